@@ -44,10 +44,13 @@ for model in $models; do
   [ -f "$out/$model.safetensors" ] || { say "exporting $model"; attempt "$out/$model.log" "${bench[@]}" export "$model" "$out"; }
   [ -d "$out/$model" ] || [ ! -f "$archive" ] || attempt "$out/$model.log" "$ours" import "$archive" -o "$out/$model"
   if [ -d "$out/$model" ]; then
-    KERNFUSION=$ours attempt "$out/$model.log" "${bench[@]}" check "$model" "$out" && { tail -n 1 "$out/$model.log" >&2; alike+=" $model"; }
-    [[ " $works " != *" int8 "* ]] || {
-      KERNFUSION=$ours attempt "$out/$model.log" "${bench[@]}" check "$model" "$out" --work int8 && echo "int8 $(tail -n 1 "$out/$model.log")" >&2
-    }
+    is_alike=true
+    for work in forward int8; do
+      [[ $work == forward || " $works " == *" int8 "* ]] || continue
+      KERNFUSION=$ours attempt "$out/$model.log" "${bench[@]}" check "$model" "$out" --work "$work" || { is_alike=false; continue; }
+      say "$work: $(tail -n 1 "$out/$model.log")"
+    done
+    if $is_alike; then alike+=" $model"; fi
   fi
 done
 

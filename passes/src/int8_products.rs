@@ -62,11 +62,13 @@ struct Matrices<'a> {
 /// A product with such a matrix.
 struct Product<'a> {
     dot: &'a DotGeneral,
-    rows: [Rows; 2],
-    /// Which operand the matrix is.
-    of_matrix: usize,
-    /// Its bytes, if that is what it is kept as.
-    bytes: Option<Bytes>,
+    operands: [Operand; 2],
+}
+
+/// Where the bytes of an operand come from.
+enum Operand {
+    Kept(Bytes),
+    Rounded(Rows),
 }
 
 impl<'a> Matrices<'a> {
@@ -83,52 +85,41 @@ impl<'a> Matrices<'a> {
         let shapes = operands.map(|operand| &self.graph[operand].ty.shape[..]);
         let sides = Side::both(dot, shapes.map(<[usize]>::len));
         let dtype = |value: ValueId| self.graph[value].ty.dtype;
-        let is_known = |value| matches!(dtype(value), DType::F32 | DType::BF16 | DType::F16);
-        if !operands.into_iter().chain([id]).all(is_known) || dot.lhs_contract.is_empty() {
+        let has_digits = |value| matches!(dtype(value), DType::F32 | DType::BF16 | DType::F16);
+        if !operands.into_iter().chain([id]).all(has_digits) || dot.lhs_contract.is_empty() {
             return None;
         }
-        let bytes = [0, 1].map(|side| {
-            let of = |value| Bytes::of(self.graph, value, &sides[side]);
-            Some(operands[side]).filter(|&value| dtype(value) == DType::F32).and_then(of)
+        let kept = [0, 1].map(|side| {
+            let is_f32 = dtype(operands[side]) == DType::F32;
+            Bytes::of(self.graph, operands[side], &sides[side]).filter(|_| is_f32)
         });
-        let (of_matrix, bytes) = match bytes {
+        let (matrix, kept) = match kept {
+            [Some(kept), None] => (0, Some(kept)),
+            [None, Some(kept)] => (1, Some(kept)),
             [Some(_), Some(_)] => return None,
-            [Some(bytes), None] => (0, Some(bytes)),
-            [None, Some(bytes)] => (1, Some(bytes)),
-            [None, None] => {
-                let of_matrix = match operands.map(|operand| self.known.contains(&operand)) {
-                    [true, false] => 0,
-                    [false, true] => 1,
-                    _ => return None,
-                };
-                let count = |side: usize| sides[side].rows(shapes[side], dot.lhs_batch.len());
-                let terms: usize = sides[0].summed.iter().map(|&axis| shapes[0][axis]).product();
-                let other = 1 - of_matrix;
-                let rounded = self.graph[seen(self.graph, operands[other])].ty.elements();
-                let multiplications = self.graph[id].ty.elements() * terms;
-                let is_worth_it = terms >= LEAST_TERMS
-                    && multiplications >= LEAST_USES * rounded
-                    && count(other) >= self.least_rows;
-                if !is_worth_it {
-                    return None;
-                }
-                (of_matrix, None)
-            }
+            [None, None] => match operands.map(|operand| self.known.contains(&operand)) {
+                [true, false] => (0, None),
+                [false, true] => (1, None),
+                _ => return None,
+            },
         };
-        let mut rows = [0, 1].map(|side| Rows::along(operands[side], &sides[side]));
-        if bytes.is_none() {
-            let other = 1 - of_matrix;
-            rows[other] = Rows::of(self.graph, operands[other], &sides[other])?;
-        }
-        Some(Product { dot, rows, of_matrix, bytes })
-    }
-}
-
-/// The value whose elements a value shows.
-fn seen(graph: &Graph, value: ValueId) -> ValueId {
-    match graph[value].op.entry() {
-        KernelEntry::View => seen(graph, graph[value].operands[0]),
-        _ => value,
+        let other = 1 - matrix;
+        let rows = Rows::of(self.graph, operands[other], &sides[other])?;
+        let pays = || {
+            let terms: usize = sides[other].summed.iter().map(|&axis| shapes[other][axis]).product();
+            let multiplications = self.graph[id].ty.elements() * terms;
+            terms >= LEAST_TERMS
+                && multiplications >= LEAST_USES * self.graph[rows.value].ty.elements()
+                && sides[other].rows(shapes[other], dot.lhs_batch.len()) >= self.least_rows
+        };
+        let matrix_operand = match kept {
+            Some(kept) => Operand::Kept(kept),
+            None if pays() => Operand::Rounded(Rows::along(operands[matrix], &sides[matrix])),
+            None => return None,
+        };
+        let rows = Operand::Rounded(rows);
+        let operands = if matrix == 0 { [matrix_operand, rows] } else { [rows, matrix_operand] };
+        Some(Product { dot, operands })
     }
 }
 
@@ -153,30 +144,26 @@ impl Rows {
         Rows { value, steps: vec![summed], views: vec![], places }
     }
 
-    /// The same, or, of windows that show numbers of an image several times, the images `[images, channels, ..]`, each with one scale, if views
-    /// leave the first axis where it is.
+    /// The same; of windows that show numbers of images `[images, channels, ..]` several times, the images, each with one scale. There is none if views
+    /// do not leave the images' axis first.
     fn of(graph: &Graph, value: ValueId, side: &Side) -> Option<Rows> {
-        let image = seen(graph, value);
-        let shape = &graph[image].ty.shape;
-        if graph[image].ty.elements() >= graph[value].ty.elements() {
+        let (mut image, mut views) = (value, vec![]);
+        while graph[image].op.entry() == KernelEntry::View {
+            views.push(image);
+            image = graph[image].operands[0];
+        }
+        if !views.iter().any(|&view| matches!(graph[view].op, Op::Windows(_))) {
             return Some(Rows::along(value, side));
         }
-        let (mut views, mut at) = (vec![], value);
-        while at != image {
-            views.push(at);
-            let keeps_first = match &graph[at].op {
-                Op::Permute(permute) => permute.axes[0] == 0,
-                Op::Windows(_) | Op::Reshape(_) => graph[at].ty.shape[0] == shape[0],
-                _ => false,
-            };
-            if !keeps_first {
-                return None;
-            }
-            at = graph[at].operands[0];
-        }
+        let shape = &graph[image].ty.shape;
+        let keeps_images = |&view: &ValueId| match &graph[view].op {
+            Op::Permute(permute) => permute.axes[0] == 0,
+            Op::Windows(_) | Op::Reshape(_) => graph[view].ty.shape[0] == shape[0],
+            _ => false,
+        };
         let steps = vec![(2..shape.len()).collect(), vec![1]];
-        let is_image = shape.len() > 2;
-        Some(Rows { value: image, steps, views, places: vec![side.places[0]?] }).filter(|_| is_image)
+        let rows = Rows { value: image, steps, places: vec![side.places[0]?], views };
+        (shape.len() > 2 && rows.views.iter().all(keeps_images)).then_some(rows)
     }
 }
 
@@ -260,20 +247,18 @@ struct Rounding<'a> {
 
 impl Rounding<'_> {
     fn product(&mut self, id: ValueId, product: Product) -> Result<()> {
-        let Product { dot, rows, of_matrix, bytes } = product;
+        let Product { dot, operands } = product;
         let (mut read, mut factors) = (vec![], vec![]);
-        for (side, rows) in rows.iter().enumerate() {
-            match bytes.as_ref().filter(|_| side == of_matrix) {
-                Some(Bytes { wide, scales }) => {
-                    read.push(self.rebuild.place(*wide));
-                    factors.extend(
-                        scales.as_ref().map(|(scales, places)| (self.rebuild.place(*scales), places.clone())),
-                    );
+        for operand in operands {
+            match operand {
+                Operand::Kept(Bytes { wide, scales }) => {
+                    read.push(self.rebuild.place(wide));
+                    factors.extend(scales.map(|(scales, places)| (self.rebuild.place(scales), places)));
                 }
-                None => {
-                    let [wide, scales] = self.rounded(rows)?;
+                Operand::Rounded(rows) => {
+                    let [wide, scales] = self.rounded(&rows)?;
                     read.push(self.shown(wide, &rows.views)?);
-                    factors.push((scales, rows.places.clone()));
+                    factors.push((scales, rows.places));
                 }
             }
         }
@@ -385,24 +370,16 @@ mod tests {
     /// A matrix of floats is rounded if the program only reads it, once where it writes nothing, and else for as many rows as pay for it.
     #[test]
     fn matrices_that_are_only_read_are_rounded_by_rows() {
-        let seen = |roles: [InputRole; 2], rows: usize, writes: &[&str], is_shown_twice: bool| {
+        let is_rounded = |roles: [InputRole; 2], rows: usize, writes: &[&str]| {
             let mut graph = Graph::default();
             let mut b = kernfusion_ir::Builder::new(&mut graph, Origin::default());
             let mut input = |name: &str, role, shape: &[usize]| {
                 b.op(Input { name: name.into(), role, ty: TensorType::new(DType::F32, shape) }, &[]).unwrap()
             };
             let terms = LEAST_TERMS;
-            let of_x = if is_shown_twice { [rows / 2, terms] } else { [rows, terms] };
-            let x = input("x", roles[0], &of_x);
+            let x = input("x", roles[0], &[rows, terms]);
             let w = input("w", roles[1], &[terms, LEAST_USES]);
             let written = input("state", InputRole::State, &[1]);
-            let shown = match is_shown_twice {
-                true => {
-                    let twice = b.broadcast(x, &[2, rows / 2, terms], &[1, 2]).unwrap();
-                    b.reshape(twice, &[rows, terms]).unwrap()
-                }
-                false => x,
-            };
             let half = b.full_like(0.5, w).unwrap();
             let scaled = b.mul(w, half).unwrap();
             let (lhs_contract, rhs_contract) = (vec![1], vec![0]);
@@ -413,7 +390,7 @@ mod tests {
                 rhs_contract,
                 dtype: DType::F32,
             };
-            let y = b.op(dot, &[shown, scaled]).unwrap();
+            let y = b.op(dot, &[x, scaled]).unwrap();
             graph.output("y", y);
             for &name in writes {
                 graph.update(name, if name == "w" { w } else { written });
@@ -425,12 +402,11 @@ mod tests {
             casts == 2
         };
         use InputRole::{Data, State};
-        assert!(seen([Data, State], 2, &[], false));
-        assert!(!seen([Data, State], 2, &["w"], false), "it is trained");
-        assert!(!seen([Data, State], LEAST_ROWS - 1, &["state"], false), "too few rows");
-        assert!(seen([Data, State], LEAST_ROWS, &["state"], false));
-        assert!(!seen([Data, Data], 64, &[], false) && !seen([State, State], 64, &[], false));
-        assert!(!seen([Data, State], 64, &[], true), "each number would be rounded twice");
+        assert!(is_rounded([Data, State], 2, &[]));
+        assert!(!is_rounded([Data, State], 2, &["w"]), "it is trained");
+        assert!(!is_rounded([Data, State], LEAST_ROWS - 1, &["state"]), "too few rows");
+        assert!(is_rounded([Data, State], LEAST_ROWS, &["state"]));
+        assert!(!is_rounded([Data, Data], 64, &[]) && !is_rounded([State, State], 64, &[]));
     }
 
     /// Products of 16 bits are rounded as those of `f32` are, and keep their type.
@@ -498,7 +474,13 @@ mod tests {
             rhs_contract: vec![1],
             dtype: DType::F32,
         };
-        let y = b.op(dot, &[w, columns]).unwrap();
+        // Where images are not the first axis, nothing says which numbers have one scale.
+        let exchanged = b.permute(columns, &[1, 0, 2]).unwrap();
+        let other = b.op(DotGeneral { rhs_contract: vec![0], ..dot.clone() }, &[w, exchanged]).unwrap();
+        let mut of_exchanged = graph.clone();
+        of_exchanged.output("y", other);
+        assert!(!has_int8_products(&of_exchanged));
+        let y = kernfusion_ir::Builder::new(&mut graph, Origin::default()).op(dot, &[w, columns]).unwrap();
         graph.output("y", y);
         let mut rounded = graph.clone();
         use_int8_products(&mut rounded).unwrap();
