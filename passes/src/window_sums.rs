@@ -9,7 +9,7 @@
 //! beside the edge.
 
 use crate::Rebuild;
-use kernfusion_ir::{Binary, Broadcast, Graph, Op, Result, ValueId};
+use kernfusion_ir::{Binary, Broadcast, Builder, Graph, Op, Result, ValueId};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -187,19 +187,27 @@ impl Sum {
             let [low, high] = [0, 1].map(|side| around.iter().map(|around| around[side]).collect::<Vec<_>>());
             padded.insert(base, rebuild.builder(root).pad(x, &low, &high, 0.0)?);
         }
-        let mut sum = None;
+        let mut terms = vec![];
         for term in &self.terms {
             let base = term.base();
-            let shown = match padded.get(&base) {
+            terms.push(match padded.get(&base) {
                 Some(&whole) => term.in_padded(graph, seen, (whole, &self.padded[&base]), rebuild)?,
                 None => term.shown(graph, seen, rebuild)?,
-            };
-            sum = Some(match sum {
-                Some(sum) => rebuild.builder(root).add(sum, shown)?,
-                None => shown,
             });
         }
-        Ok(sum.expect("an addition has terms"))
+        sum_by_halves(&mut rebuild.builder(root), &terms)
+    }
+}
+
+/// The sum of its first half and of its second one, of at least one term: no addition waits for more than a few others.
+fn sum_by_halves(b: &mut Builder<'_>, terms: &[ValueId]) -> Result<ValueId> {
+    match terms {
+        &[term] => Ok(term),
+        _ => {
+            let (first, second) = terms.split_at(terms.len().div_ceil(2));
+            let halves = [sum_by_halves(b, first)?, sum_by_halves(b, second)?];
+            b.add(halves[0], halves[1])
+        }
     }
 }
 
@@ -278,7 +286,7 @@ mod tests {
     use super::*;
     use kernfusion_ir::evaluate::{Array, Precision, evaluate_arrays};
     use kernfusion_ir::samples::difference;
-    use kernfusion_ir::{Builder, DType, InputRole, Origin, TensorType};
+    use kernfusion_ir::{DType, InputRole, Origin, TensorType};
 
     /// The gradient of a sum over a window of 3 × 2 places, cut as padding leaves it, and of one more value; every product is read elsewhere if
     /// `is_read`, and each place has a value of its own if there are `several`.

@@ -5,7 +5,7 @@ use super::program::Author;
 use kernfusion_ir::{
     Binary, Builder, Cast, Compare, Concat, DType, DotGeneral, Gather, Graph, Input, InputRole, Iota,
     Literal, Op, Origin, Pad, Permute, Reduce, ReduceOp, Reshape, Scan, ScatterAdd, Select, Slice,
-    TensorType, Unary, ValueId,
+    TensorType, Unary, ValueId, Windows,
 };
 
 type Written = Option<ValueId>;
@@ -14,7 +14,7 @@ type Written = Option<ValueId>;
 type Idiom = (&'static str, fn(&mut Author, ValueId) -> Written);
 
 /// All of them; what is there twice is written twice as often.
-pub(super) const IDIOMS: [Idiom; 21] = [
+pub(super) const IDIOMS: [Idiom; 22] = [
     ("softmax", softmax),
     ("layer norm", layer_norm),
     ("RMS norm", rms_norm),
@@ -24,6 +24,7 @@ pub(super) const IDIOMS: [Idiom; 21] = [
     ("linear", linear),
     ("linear", linear),
     ("bytes", |author, _| bytes(author)),
+    ("windows", |author, _| windows(author)),
     ("cross entropy", cross_entropy),
     ("embedding", embedding),
     ("dropout", dropout),
@@ -122,6 +123,36 @@ fn bytes(a: &mut Author) -> Written {
     let scales = a.data(DType::F32, &[columns], 0.001..0.01);
     let scales = a.broadcast(scales, &[rows, columns], &[1])?;
     a.add(Binary::Mul, &[product, scales])
+}
+
+/// Weights times what windows see of images, all of floats or all of bytes.
+fn windows(a: &mut Author) -> Written {
+    let are_bytes = a.draws.below(2) == 0;
+    let (dtype, range) = if are_bytes { (DType::I8, -128.0..128.0) } else { (DType::F32, -1.0..1.0) };
+    let images = 1 + a.draws.below(3);
+    let channels = *a.draws.choose(&[1, 2, 3, 4, 8]);
+    let features = *a.draws.choose(&[1, 5, 16, 33, 64]);
+    let size = [0; 2].map(|_| *a.draws.choose(&[3, 4, 7, 9, 14, 17, 33]));
+    let mut two = |most: usize| [0; 2].map(|_| 1 + a.draws.below(most)).to_vec();
+    let (places, stride, dilation) = (two(3), two(2), two(2));
+    let summed = channels * places[0] * places[1];
+    let mut wide = |shape: &[usize]| {
+        let kept = a.data(dtype, shape, range.clone());
+        if are_bytes { a.add(Cast { dtype: DType::F32 }, &[kept]) } else { Some(kept) }
+    };
+    let (image, weights) = (wide(&[images, channels, size[0], size[1]])?, wide(&[features, summed])?);
+    let seen = a.add(Windows { places, stride, dilation }, &[image])?;
+    let of_one = a.ty(seen).shape[2..4].iter().product();
+    let turned = a.add(Permute { axes: vec![0, 1, 4, 5, 2, 3] }, &[seen])?;
+    let columns = a.add(Reshape { shape: vec![images, summed, of_one] }, &[turned])?;
+    let dot = DotGeneral {
+        lhs_batch: vec![],
+        rhs_batch: vec![],
+        lhs_contract: vec![1],
+        rhs_contract: vec![1],
+        dtype: DType::F32,
+    };
+    a.add(dot, &[weights, columns])
 }
 
 /// x·Wᵀ + b, W with outputs first or last, perhaps an activation.

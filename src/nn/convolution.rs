@@ -257,7 +257,7 @@ fn product<const N: usize>(seen: &Tensor, weight: &Tensor, bias: Option<&Tensor>
 fn depthwise(views: &[Tensor], weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
     let [inputs, outputs] = [views[0].dim(1), weight.dim(0)];
     let channels = [vec![outputs], vec![1; views[0].rank() - 2]].concat();
-    let mut sum = bias.map(|bias| bias.reshape(&channels));
+    let mut terms: Vec<_> = bias.map(|bias| bias.reshape(&channels)).into_iter().collect();
     for (place, view) in views.iter().enumerate() {
         let mut view = view.clone();
         if outputs != inputs {
@@ -265,13 +265,21 @@ fn depthwise(views: &[Tensor], weight: &Tensor, bias: Option<&Tensor>) -> Tensor
             let wide = [&shape[..2], &[outputs / inputs], &shape[2..]].concat();
             view = view.unsqueeze(2).broadcast_to(wide).reshape([&[shape[0], outputs], &shape[2..]].concat());
         }
-        let term = view * weight.index(1, place).reshape(&channels);
-        sum = Some(match sum {
-            Some(sum) => sum + term,
-            None => term,
-        });
+        terms.push(view * weight.index(1, place).reshape(&channels));
     }
-    sum.unwrap_or_else(|| views[0].clone())
+    sum_by_halves(&terms)
+}
+
+/// The sum of its first half and of its second one, of at least one term: no addition waits for more than a few others, and errors are those of a few.
+#[track_caller]
+fn sum_by_halves(terms: &[Tensor]) -> Tensor {
+    match terms {
+        [term] => term.clone(),
+        _ => {
+            let (first, second) = terms.split_at(terms.len().div_ceil(2));
+            sum_by_halves(first) + sum_by_halves(second)
+        }
+    }
 }
 
 impl Tensor {
@@ -374,8 +382,10 @@ impl Tensor {
     #[track_caller]
     pub fn mean_pool<const N: usize>(&self, window: Window<N>) -> Tensor {
         let views = window.views("mean_pool", self, 0.0).unwrap_or_default();
-        let sum = views.into_iter().reduce(|sum, view| sum + view);
-        sum.map_or_else(|| self.clone(), |sum| sum * (1.0 / window.places() as f64))
+        match views.is_empty() {
+            true => self.clone(),
+            false => sum_by_halves(&views) * (1.0 / window.places() as f64),
+        }
     }
 
     /// The largest in a window that slides over the last N axes of `[batch, channels, positions..]`, as

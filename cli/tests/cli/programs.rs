@@ -183,6 +183,40 @@ fn a_dumped_program_is_optimised_and_executed_in_every_mode() {
     assert!(parts.iter().all(|part| message.contains(part)), "{message}");
 }
 
+/// What a program only reads is rounded to bytes, and what it multiplies: results are near those of f32, in all modes alike.
+#[test]
+fn a_program_runs_with_products_of_int8() {
+    let work = Workplace::new();
+    let (rows, terms, columns) = (5, 48, 64);
+    let text = format!(
+        "graph \"scores\" {{\n  \
+         %0 = input {{name = \"x\", dtype = f32, shape = [{rows}, {terms}]}} : f32[{rows},{terms}]\n  \
+         %1 = state {{name = \"w\", dtype = f32, shape = [{columns}, {terms}]}} : f32[{columns},{terms}]\n  \
+         %2 = dot_general %0, %1 {{lhs_batch = [], rhs_batch = [], lhs_contract = [1], rhs_contract = [1], dtype = f32}} : f32[{rows},{columns}]\n  \
+         output \"y\" = %2\n}}\n"
+    );
+    work.write("scores.kir", text);
+    let wave = |count: usize, step: f32| (0..count).map(|i| (i as f32 * step).sin()).collect::<Vec<_>>();
+    let inputs = BTreeMap::from([
+        ("x".to_string(), Tensor::new([rows, terms], wave(rows * terms, 0.7))),
+        ("w".to_string(), Tensor::new([columns, terms], wave(columns * terms, 1.3))),
+    ]);
+    tensor_file::write(&work.path("in.safetensors"), &inputs).unwrap();
+    let results = |flags: &str| {
+        work.succeed(&format!("run scores.kir --inputs in.safetensors --outputs out.safetensors {flags}"));
+        tensor_file::read(&work.path("out.safetensors")).unwrap()["y"].to_f64()
+    };
+    let expected = results("");
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
+    let size = norm(&mut expected.iter().copied());
+    for flags in ["--dtype int8", "--dtype int8 --mode eager", "--dtype int8 --threads 1"] {
+        let found = results(flags);
+        let error = norm(&mut expected.iter().zip(&found).map(|(x, y)| x - y)) / size;
+        assert!(error > 1e-4 && error < 0.02, "{flags}: {error}");
+    }
+    assert!(work.succeed("bisect scores.kir --dtype int8").contains("nothing deviates"));
+}
+
 #[test]
 fn explanations_are_sorted_and_can_be_narrowed() {
     let work = Workplace::new();

@@ -10,7 +10,7 @@ use super::gemv::Dot;
 use super::line::Line;
 use super::microkernel::{Arithmetic, KC, LDA, TileOutput};
 #[cfg(target_arch = "x86_64")]
-use super::pack::x86::{Pieces, pack_b_f32};
+use super::pack::x86::{BytePlaces, pack_b_f32};
 use super::pack::{Block, Offsets, PanelSize, Source};
 use crate::math::vector::Lanes;
 use std::marker::PhantomData;
@@ -158,16 +158,15 @@ unsafe fn start_of(row: *const i8, count: usize) -> i32 {
 }
 
 /// Where `N` neighbouring rows (or columns) begin, whose values lie across k.
-#[cfg_attr(
-    target_arch = "x86_64",
-    expect(clippy::large_enum_variant, reason = "it lives on the stack, for one panel")
-)]
 enum Places {
     /// Side by side.
     Run,
-    /// In runs of places that lie one or two apart, sixteen of all after the other, with AVX-512.
+    /// In runs, with AVX-512.
     #[cfg(target_arch = "x86_64")]
-    Pieces { pieces: [Pieces; 2], step: isize },
+    Runs(BytePlaces<1>),
+    /// In runs of every other place.
+    #[cfg(target_arch = "x86_64")]
+    OtherRuns(BytePlaces<2>),
     /// Anywhere.
     Each,
 }
@@ -189,17 +188,13 @@ impl<'a, const N: usize> Across<'a, N> {
             Offsets::Table(table) if count == N && is_run(&table[..N]) => Places::Run,
             #[cfg(target_arch = "x86_64")]
             Offsets::Strided(1) if F::IS_OF_AVX512 => {
-                Places::Pieces { pieces: Pieces::side_by_side(count), step: 1 }
+                Places::Runs(BytePlaces::of(&std::array::from_fn::<_, N, _>(|i| i as isize)[..count]))
             }
             #[cfg(target_arch = "x86_64")]
-            Offsets::Table(table) if F::IS_OF_AVX512 => {
-                let step = source.outer.step_of_runs(count).unwrap_or(1);
-                let mut pieces = [Pieces::EMPTY; 2];
-                for (table, pieces) in table[..count].chunks(16).zip(&mut pieces) {
-                    *pieces = Pieces::of(table, step);
-                }
-                Places::Pieces { pieces, step }
-            }
+            Offsets::Table(table) if F::IS_OF_AVX512 => match source.outer.step_of_runs(count) {
+                Some(2) => Places::OtherRuns(BytePlaces::of(&table[..count])),
+                _ => Places::Runs(BytePlaces::of(&table[..count])),
+            },
             _ => Places::Each,
         };
         Across { source, count, places }
@@ -211,20 +206,19 @@ impl<'a, const N: usize> Across<'a, N> {
     /// The source has them.
     #[inline(always)]
     unsafe fn values(&self, p: usize) -> [i8; N] {
+        #[cfg(target_arch = "x86_64")]
+        let row = || self.source.base.cast::<i8>().wrapping_offset(self.source.k.at(p));
+        #[cfg(target_arch = "x86_64")]
+        let first = |bytes: [i8; 32]| *bytes.first_chunk().expect("N is at most 32");
         let mut values = [0; N];
         // SAFETY: the caller's contract.
         unsafe {
             match &self.places {
                 Places::Run => return self.source.at(0, p).cast::<[i8; N]>().read(),
                 #[cfg(target_arch = "x86_64")]
-                Places::Pieces { pieces, step } => {
-                    let row: *const i8 = self.source.base.cast::<i8>().wrapping_offset(self.source.k.at(p));
-                    let bytes = match *step {
-                        1 => Pieces::bytes_of_both::<1>(pieces, row),
-                        _ => Pieces::bytes_of_both::<2>(pieces, row),
-                    };
-                    return *bytes.first_chunk().expect("at most so many");
-                }
+                Places::Runs(places) => return first(places.read(row())),
+                #[cfg(target_arch = "x86_64")]
+                Places::OtherRuns(places) => return first(places.read(row())),
                 Places::Each => {
                     for (i, value) in values.iter_mut().enumerate().take(self.count) {
                         *value = self.source.at(i, p).cast::<i8>().read();

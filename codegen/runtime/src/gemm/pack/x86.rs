@@ -283,8 +283,7 @@ unsafe fn across<const PARTS: usize, const STEP: usize, W: Word<PARTS>>(
 }
 
 /// As many places as a vector has lanes, or fewer, in runs.
-#[derive(Clone, Copy)]
-pub(in super::super) struct Pieces {
+struct Pieces {
     /// Where the first lane of a vector would lie if the run went on to both sides, and the lanes that belong to it.
     pieces: [(isize, u16); 16],
     count: usize,
@@ -292,7 +291,7 @@ pub(in super::super) struct Pieces {
 
 impl Pieces {
     /// None.
-    pub(in super::super) const EMPTY: Pieces = Pieces { pieces: [(0, 0); 16], count: 0 };
+    const EMPTY: Pieces = Pieces { pieces: [(0, 0); 16], count: 0 };
 
     /// The places of a block's values of k, those of a vector of words of one value at a time.
     fn of_words(table: &[isize], lanes: usize) -> [Pieces; LDA / 8] {
@@ -303,52 +302,8 @@ impl Pieces {
         all
     }
 
-    /// Two parts of `count` places side by side.
-    pub(in super::super) fn side_by_side(count: usize) -> [Pieces; 2] {
-        let part = |start: usize| {
-            let mut all = Pieces { count: 1, ..Pieces::EMPTY };
-            all.pieces[0] = (start as isize, first(count.saturating_sub(start)));
-            all
-        };
-        [part(0), part(16)]
-    }
-
-    /// The bytes of these places, `STEP` apart in a run; zeros beyond them.
-    #[inline(always)]
-    unsafe fn bytes<const STEP: usize>(&self, row: *const i8) -> __m128i {
-        // SAFETY: the caller's contract; bytes of other runs are masked.
-        unsafe {
-            let mut all = _mm_setzero_si128();
-            for &(offset, mask) in &self.pieces[..self.count] {
-                let p = row.wrapping_offset(offset);
-                let piece = match STEP {
-                    1 => _mm_maskz_loadu_epi8(mask, p),
-                    _ => _mm256_cvtepi16_epi8(_mm256_maskz_loadu_epi8(spread(mask), p)),
-                };
-                all = _mm_or_si128(all, piece);
-            }
-            all
-        }
-    }
-
-    /// The bytes of two parts of a row, whose places lie `STEP` apart in a run.
-    ///
-    /// # Safety
-    /// The bytes are there from `row` on, and the machine has AVX-512.
-    #[inline(always)]
-    pub(in super::super) unsafe fn bytes_of_both<const STEP: usize>(
-        parts: &[Pieces; 2],
-        row: *const i8,
-    ) -> [i8; 32] {
-        // SAFETY: the caller's contract. In one register, since what is written in halves cannot be read at once soon after.
-        unsafe {
-            let [low, high] = [parts[0].bytes::<STEP>(row), parts[1].bytes::<STEP>(row)];
-            std::mem::transmute::<__m256i, [i8; 32]>(_mm256_set_m128i(high, low))
-        }
-    }
-
     /// The places of a table of a vector's entries at most, which lie `step` apart in a run.
-    pub(in super::super) fn of(table: &[isize], step: isize) -> Pieces {
+    fn of(table: &[isize], step: isize) -> Pieces {
         let mut all = Pieces::EMPTY;
         for run in runs(table, step) {
             all.pieces[all.count] =
@@ -410,6 +365,49 @@ impl Pieces {
                 }
             }
             lines
+        }
+    }
+}
+
+/// Where 32 bytes lie, or fewer, in runs, whose bytes are `STEP` apart, one or two.
+pub(in super::super) struct BytePlaces<const STEP: usize> {
+    /// Where the first byte would lie if the run went on to both sides, and which bytes from there on belong to it.
+    runs: [(isize, u64); 32],
+    count: usize,
+}
+
+impl<const STEP: usize> BytePlaces<STEP> {
+    /// The places of a table of 32 entries at most.
+    pub(in super::super) fn of(table: &[isize]) -> Self {
+        let mut all = BytePlaces { runs: [(0, 0); 32], count: 0 };
+        for run in runs(table, STEP as isize) {
+            let before = |place: usize| 1u64.checked_shl((STEP * place) as u32).unwrap_or(0).wrapping_sub(1);
+            let each = if STEP == 1 { !0 } else { 0x5555_5555_5555_5555 };
+            let offset = table[run.start] - (run.start * STEP) as isize;
+            all.runs[all.count] = (offset, before(run.end) & !before(run.start) & each);
+            all.count += 1;
+        }
+        all
+    }
+
+    /// The bytes; zeros beyond the last place. They come in one register, since what is stored in parts cannot be loaded as a whole soon after.
+    ///
+    /// # Safety
+    /// The bytes are there from `row` on, and the machine has AVX-512.
+    #[inline(always)]
+    pub(in super::super) unsafe fn read(&self, row: *const i8) -> [i8; 32] {
+        // SAFETY: the caller's contract; bytes of other runs are masked.
+        unsafe {
+            let mut all = _mm256_setzero_si256();
+            for &(offset, mask) in &self.runs[..self.count] {
+                let p = row.wrapping_offset(offset);
+                let run = match STEP {
+                    1 => _mm256_maskz_loadu_epi8(mask as u32, p),
+                    _ => _mm512_cvtepi16_epi8(_mm512_maskz_loadu_epi8(mask, p)),
+                };
+                all = _mm256_or_si256(all, run);
+            }
+            std::mem::transmute::<__m256i, [i8; 32]>(all)
         }
     }
 }
