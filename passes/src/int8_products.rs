@@ -231,7 +231,7 @@ impl Side {
         })
     }
 
-    /// Rows of an operand of this shape in each of its matrices, where so many axes of the result are those of a batch.
+    /// Rows of an operand of this shape in each of its matrices; the first `batch` axes of the result are the batch's.
     fn rows(&self, shape: &[usize], batch: usize) -> usize {
         let is_row = |axis: &usize| self.places[*axis].is_some_and(|place| place >= batch);
         (0..shape.len()).filter(is_row).map(|axis| shape[axis]).product()
