@@ -144,8 +144,8 @@ impl Rows {
         Rows { value, steps: vec![summed], views: vec![], places }
     }
 
-    /// The same; of windows that show numbers of images `[images, channels, ..]` several times, the images, each with one scale. There is none if views
-    /// do not leave the images' axis first.
+    /// The same; but of what windows see of images `[images, channels, ..]`, the images, each with one scale, so that no number is rounded twice. There
+    /// is none if views do not leave the images' axis first.
     fn of(graph: &Graph, value: ValueId, side: &Side) -> Option<Rows> {
         let (mut image, mut views) = (value, vec![]);
         while graph[image].op.entry() == KernelEntry::View {
@@ -382,15 +382,7 @@ mod tests {
             let written = input("state", InputRole::State, &[1]);
             let half = b.full_like(0.5, w).unwrap();
             let scaled = b.mul(w, half).unwrap();
-            let (lhs_contract, rhs_contract) = (vec![1], vec![0]);
-            let dot = DotGeneral {
-                lhs_batch: vec![],
-                rhs_batch: vec![],
-                lhs_contract,
-                rhs_contract,
-                dtype: DType::F32,
-            };
-            let y = b.op(dot, &[x, scaled]).unwrap();
+            let y = b.op(product(1, 0, DType::F32), &[x, scaled]).unwrap();
             graph.output("y", y);
             for &name in writes {
                 graph.update(name, if name == "w" { w } else { written });
@@ -421,15 +413,7 @@ mod tests {
         };
         let [x, w] =
             [narrow("x", InputRole::Data, &[3, 40]), narrow("w", InputRole::State, &[LEAST_USES, 40])];
-        let (lhs_contract, rhs_contract) = (vec![1], vec![1]);
-        let dot = DotGeneral {
-            lhs_batch: vec![],
-            rhs_batch: vec![],
-            lhs_contract,
-            rhs_contract,
-            dtype: DType::BF16,
-        };
-        let y = b.op(dot, &[x, w]).unwrap();
+        let y = b.op(product(1, 1, DType::BF16), &[x, w]).unwrap();
         graph.output("y", y);
         let mut rounded = graph.clone();
         use_int8_products(&mut rounded).unwrap();
@@ -467,20 +451,14 @@ mod tests {
         let windows = b.op(windows, &[x]).unwrap();
         let turned = b.permute(windows, &[0, 1, 4, 5, 2, 3]).unwrap();
         let columns = b.reshape(turned, &[images, summed, places[0] * places[1]]).unwrap();
-        let dot = DotGeneral {
-            lhs_batch: vec![],
-            rhs_batch: vec![],
-            lhs_contract: vec![1],
-            rhs_contract: vec![1],
-            dtype: DType::F32,
-        };
         // Where images are not the first axis, nothing says which numbers have one scale.
         let exchanged = b.permute(columns, &[1, 0, 2]).unwrap();
-        let other = b.op(DotGeneral { rhs_contract: vec![0], ..dot.clone() }, &[w, exchanged]).unwrap();
+        let other = b.op(product(1, 0, DType::F32), &[w, exchanged]).unwrap();
         let mut of_exchanged = graph.clone();
         of_exchanged.output("y", other);
         assert!(!has_int8_products(&of_exchanged));
-        let y = kernfusion_ir::Builder::new(&mut graph, Origin::default()).op(dot, &[w, columns]).unwrap();
+        let mut b = kernfusion_ir::Builder::new(&mut graph, Origin::default());
+        let y = b.op(product(1, 1, DType::F32), &[w, columns]).unwrap();
         graph.output("y", y);
         let mut rounded = graph.clone();
         use_int8_products(&mut rounded).unwrap();
@@ -511,6 +489,12 @@ mod tests {
             let size = norm(&mut exact.iter().copied());
             assert!(error > 0.0 && error < 0.02 * size, "{image}: {error} of {size}");
         }
+    }
+
+    /// A product that sums one axis of each operand.
+    fn product(lhs: usize, rhs: usize, dtype: DType) -> DotGeneral {
+        let [lhs_contract, rhs_contract] = [lhs, rhs].map(|axis| vec![axis]);
+        DotGeneral { lhs_batch: vec![], rhs_batch: vec![], lhs_contract, rhs_contract, dtype }
     }
 
     /// Numbers from −1 to 1.

@@ -5,13 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Whether a program writes no state. What it computes of parameters alone is then kept from run to run ([`plan_prepared`](crate::plan::plan_prepared)).
 pub(crate) fn is_read_only(graph: &Graph) -> bool {
-    !graph.outputs().iter().any(|output| output.updates_state)
+    written(graph).is_empty()
+}
+
+/// The states that a program writes.
+pub(crate) fn written(graph: &Graph) -> BTreeSet<&str> {
+    let updates = graph.outputs().iter().filter(|output| output.updates_state);
+    updates.map(|output| output.name.as_str()).collect()
 }
 
 /// The values that are computed of parameters alone: of one at least, and of nothing else but numbers that the graph has.
 pub(crate) fn computed_of(graph: &Graph) -> BTreeSet<ValueId> {
-    let updates = graph.outputs().iter().filter(|output| output.updates_state);
-    let written: BTreeSet<&str> = updates.map(|output| output.name.as_str()).collect();
+    let written = written(graph);
     // Of what depends on nothing else, whether it depends on a parameter.
     let mut known: BTreeMap<ValueId, bool> = BTreeMap::new();
     for id in graph.ids() {

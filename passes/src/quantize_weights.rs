@@ -31,11 +31,10 @@
 //! Invariant: with states that stand for the same numbers, the program computes what it did; what it changes, and what has
 //! fewer than two axes, keeps its type.
 
-use crate::Rebuild;
+use crate::{Rebuild, parameters};
 use kernfusion_ir::{
     Binary, Builder, DType, Graph, Input, InputRole, Iota, IrError, Op, Result, TensorType, ValueId,
 };
-use std::collections::BTreeSet;
 use std::fmt;
 
 /// Numbers that share a scale where they are kept as half bytes.
@@ -139,8 +138,7 @@ pub fn quantize_weights(
     if kept == WeightType::F32 {
         return Ok(vec![]);
     }
-    let updates = graph.outputs().iter().filter(|output| output.updates_state);
-    let changed: BTreeSet<_> = updates.map(|output| output.name.as_str()).collect();
+    let changed = parameters::written(graph);
     let mut names = vec![];
     let mut rebuild = Rebuild::new(graph);
     for id in graph.ids() {

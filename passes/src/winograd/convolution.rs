@@ -274,6 +274,7 @@ fn weights(graph: &Graph, dot: &DotGeneral, kernel: ValueId, later: usize) -> Op
     is_matrix.then_some(weights)
 }
 
+/// Whether values are of `f32`, and no widened bytes, which have products of their own.
 fn are_f32(graph: &Graph, values: &[ValueId]) -> bool {
     values
         .iter()

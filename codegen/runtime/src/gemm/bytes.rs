@@ -38,8 +38,8 @@ pub(super) trait Format {
     const VALUES: usize;
     /// Words that are multiplied at a time: there are zeros up to a multiple of them.
     const STEP: usize = 1;
-    /// Whether the processor has AVX-512, with instructions for bytes.
-    const IS_OF_AVX512: bool = false;
+    /// Whether the processor has AVX-512: formats of four bytes are those of kernels that need it.
+    const IS_OF_AVX512: bool = Self::VALUES == MOST_VALUES;
     /// Whether the bytes of B have 128 added to them.
     const IS_RAISED: bool = false;
 
@@ -88,7 +88,6 @@ pub(super) struct Quads;
 
 impl Format for Quads {
     const VALUES: usize = 4;
-    const IS_OF_AVX512: bool = true;
     const IS_RAISED: bool = true;
 
     #[inline(always)]
@@ -110,7 +109,6 @@ pub(super) struct TileQuads;
 #[cfg(target_arch = "x86_64")]
 impl Format for TileQuads {
     const VALUES: usize = 4;
-    const IS_OF_AVX512: bool = true;
     const STEP: usize = super::tiles::STEP;
 
     #[inline(always)]
@@ -331,7 +329,7 @@ pub(super) unsafe fn pack_b<F: Format, const NR: usize>(
     panels: PanelSize,
 ) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: formats of four bytes are those of AVX-512.
+    // SAFETY: it packs nothing unless the format is one of AVX-512.
     if unsafe { pack_words_of_b::<F, NR>(source, columns, depth, out, panels) } {
         return;
     }
