@@ -9,7 +9,8 @@ A forward step gives the outputs of an evaluating model without gradients. A tra
 int8: a forward step whose products with parameters are of bytes; outputs may be a tenth from those of f32 then, as root mean squares. Ours has a scale
 for each column of a matrix and each row (of a convolution, each image), made anew in each step. PyTorch quantizes linear layers dynamically, with one
 scale for a matrix and one for all activations of a product; onnxruntime either MatMul and Gemm dynamically, with a scale for each column, or all that it
-can, convolutions among it, with scales of activations that it has found with these inputs before: whichever is faster.
+can, convolutions among it, with scales of activations that it has found with these inputs before: whichever is faster. (Both are in memory then, and
+in its peak.)
 onnxruntime and tract run what torch.onnx.export writes (NAME.onnx, kept in the folder) with all their optimizations; they do not train.
 Rows have the keys of `kernfusion bench --json`. imported.sh measures all of them beside ours, in turn.
 """
@@ -242,12 +243,13 @@ def quantized(file, inputs):
 
 def onnxruntime_step(arguments, model, tensors):
     """A forward step of onnxruntime."""
+    import onnx
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = arguments.threads
     file = onnx_file(arguments.name, arguments.folder, model, tensors)
-    inputs = {given.name: tensors[given.name].numpy() for given in onnxruntime.InferenceSession(file).get_inputs()}
+    inputs = {given.name: tensors[given.name].numpy() for given in onnx.load(file, load_external_data=False).graph.input}
     steps = []
     for file in quantized(file, inputs) if arguments.work == "int8" else [file]:
         try:
