@@ -205,6 +205,41 @@ def layers(g, words, classes):
     g.add("SoftmaxCrossEntropyLoss", numbers(3, 4), classes, numbers(4) ** 2, ignore_index=1)
 
 
+def quantization(g, x, image):
+    """Bytes with and without a sign, between operators that take and give floats."""
+    random = np.random.default_rng(23)
+    unsigned = lambda *shape: random.integers(0, 256, shape, dtype=np.uint8)
+    signed = lambda *shape: random.integers(-128, 128, shape, dtype=np.int8)
+    hidden = lambda *arguments, **attributes: g.add(*arguments, hidden=True, **attributes)
+    # No quotient is near the middle of two bytes.
+    scale, zero = np.float32(0.0307), np.uint8(100)
+    scales = np.array([0.0203, 0.0507, 0.0101, 0.0409], dtype=np.float32)
+    bytes_ = hidden("QuantizeLinear", x, scale, zero)
+    g.add("DequantizeLinear", bytes_, scale, zero)
+    g.add("DequantizeLinear", hidden("Transpose", bytes_), scale)
+    g.add("DequantizeLinear", hidden("QuantizeLinear", x, scale), scale, np.uint8(3))
+    of_rows = hidden("QuantizeLinear", x, scales, np.array([3, 0, -7, 0], dtype=np.int8), axis=2)
+    g.add("DequantizeLinear", of_rows, scales, np.array([3, 0, -7, 0], dtype=np.int8), axis=-1)
+    g.add("DequantizeLinear", hidden("QuantizeLinear", x, scale, output_dtype=TensorProto.INT8), scale)
+    g.add("DequantizeLinear", np.array([70000, -3], dtype=np.int32), scale)
+    found = hidden("DynamicQuantizeLinear", x, count=3)
+    g.add("DequantizeLinear", *found)
+    g.add("MatMulInteger", bytes_, unsigned(4, 5), zero, np.uint8(7))
+    g.add("MatMulInteger", of_rows, signed(4, 5))
+    g.add("MatMulInteger", found[0], signed(4, 5), found[2])
+    product = [unsigned(4, 5), np.float32(0.01), np.uint8(120)]
+    g.add("DequantizeLinear", hidden("QLinearMatMul", bytes_, scale, zero, *product, np.float32(0.1), np.uint8(128)), np.float32(0.1), np.uint8(128))
+    g.add("MatMul", g.add("DequantizeLinear", bytes_, scale, zero), hidden("DequantizeLinear", *product))
+    pixels, weight = hidden("QuantizeLinear", image, scale, zero), signed(2, 4, 3, 3)
+    g.add("DequantizeLinear", hidden("MaxPool", pixels, kernel_shape=[2, 3], strides=[2, 2]), scale, zero)
+    g.add("ConvInteger", pixels, weight, zero, strides=[2, 1], pads=[1, 1, 1, 1])
+    kernel = [weight, scales[:2], np.zeros(2, dtype=np.int8)]
+    window = dict(pads=[1, 1, 1, 1], strides=[1, 2])
+    linear = hidden("QLinearConv", pixels, scale, zero, *kernel, np.float32(0.2), np.uint8(99), np.array([500, -900], dtype=np.int32), **window)
+    g.add("DequantizeLinear", linear, np.float32(0.2), np.uint8(99))
+    g.add("Conv", hidden("DequantizeLinear", pixels, scale, zero), hidden("DequantizeLinear", *kernel, axis=0), numbers(2), **window)
+
+
 def operators():
     """The model, its inputs and its outputs; of `int64` what has none is of `int32` there."""
     g = Nodes()
@@ -221,6 +256,7 @@ def operators():
     attentions(g)
     windows(g, image)
     layers(g, g.input("words", numbers(3, 2, 4)), g.input("classes", whole(0, 3, 1)))
+    quantization(g, x, image)
     declared = [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
                 for name, value in g.inputs.items()]
     results = [helper.make_empty_tensor_value_info(name) for name in g.outputs]

@@ -172,7 +172,7 @@ fn unary(op: Unary, (x, dx): (f64, f64), value: f64) -> f64 {
         Unary::Neg => -1.0,
         Unary::Abs if x == 0.0 => f64::NAN,
         Unary::Abs => x.signum(),
-        Unary::Sign | Unary::Floor | Unary::Not => 0.0,
+        Unary::Sign | Unary::Floor | Unary::Round | Unary::Not => 0.0,
         Unary::Exp => value,
         Unary::Log => 1.0 / x,
         Unary::Sqrt => 0.5 / value,

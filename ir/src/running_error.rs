@@ -276,12 +276,9 @@ impl OpCall<'_> {
                     0.0
                 }
             }
-            Unary::Floor => {
-                if e > 0.0 && (x - e).floor() != (x + e).floor() {
-                    unknown
-                } else {
-                    0.0
-                }
+            Unary::Floor | Unary::Round => {
+                let whole = if op == Unary::Floor { f64::floor } else { f64::round_ties_even };
+                if e > 0.0 && whole(x - e) != whole(x + e) { unknown } else { 0.0 }
             }
             Unary::Not => e,
             Unary::Exp => {

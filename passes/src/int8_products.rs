@@ -14,8 +14,10 @@
 //!
 //! Invariant: without rounding, the program computes what it did; inputs and outputs keep their types.
 
-use crate::{Rebuild, loops, parameters};
-use kernfusion_ir::{Binary, DType, DotGeneral, Graph, KernelEntry, Op, ReduceOp, Result, Unary, ValueId};
+use crate::{Rebuild, dequantized_products, loops, parameters};
+use kernfusion_ir::{
+    Binary, Builder, DType, DotGeneral, Graph, KernelEntry, Op, ReduceOp, Result, Unary, ValueId,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The largest byte that numbers are rounded to.
@@ -44,10 +46,10 @@ pub(crate) fn use_int8_products(graph: &mut Graph) -> Result<()> {
     Ok(())
 }
 
-/// Whether there is a product whose operands would be rounded, if it had rows enough.
+/// Whether there is a product of bytes, or one whose operands would be rounded, if it had rows enough.
 pub fn has_int8_products(graph: &Graph) -> bool {
     let matrices = Matrices { least_rows: 1, ..Matrices::of(graph) };
-    graph.ids().any(|id| matrices.product(id).is_some())
+    graph.ids().any(|id| matrices.product(id).is_some()) || dequantized_products::are_in(graph)
 }
 
 /// The matrices that a program only reads.
@@ -140,8 +142,7 @@ impl Rows {
     fn along(value: ValueId, side: &Side) -> Rows {
         let mut summed = side.summed.clone();
         summed.sort_unstable();
-        let places = side.places.iter().copied().flatten().collect();
-        Rows { value, steps: vec![summed], views: vec![], places }
+        Rows { value, steps: vec![summed], views: vec![], places: side.rows_places() }
     }
 
     /// The same; but of what windows see of images `[images, channels, ..]`, the images, each with one scale, so that no number is rounded twice. There
@@ -204,15 +205,15 @@ pub(crate) fn is_widened(graph: &Graph, value: ValueId) -> bool {
 }
 
 /// One operand of a product: its axes, and where they are in the result.
-struct Side {
-    summed: Vec<usize>,
+pub(crate) struct Side {
+    pub(crate) summed: Vec<usize>,
     /// In the result, of each axis; of one that is summed, nowhere.
-    places: Vec<Option<usize>>,
+    pub(crate) places: Vec<Option<usize>>,
 }
 
 impl Side {
     /// Both operands of a product of these ranks.
-    fn both(dot: &DotGeneral, ranks: [usize; 2]) -> [Side; 2] {
+    pub(crate) fn both(dot: &DotGeneral, ranks: [usize; 2]) -> [Side; 2] {
         let mut next = dot.lhs_batch.len();
         let sides =
             [(&dot.lhs_batch, &dot.lhs_contract, ranks[0]), (&dot.rhs_batch, &dot.rhs_contract, ranks[1])];
@@ -231,11 +232,29 @@ impl Side {
         })
     }
 
+    /// In the result, of each axis that is not summed.
+    pub(crate) fn rows_places(&self) -> Vec<usize> {
+        self.places.iter().copied().flatten().collect()
+    }
+
     /// Rows of an operand of this shape in each of its matrices; the first `batch` axes of the result are the batch's.
     fn rows(&self, shape: &[usize], batch: usize) -> usize {
         let is_row = |axis: &usize| self.places[*axis].is_some_and(|place| place >= batch);
         (0..shape.len()).filter(is_row).map(|axis| shape[axis]).product()
     }
+}
+
+/// A value in a larger shape, of which its axes are those at `places`.
+pub(crate) fn spread(
+    b: &mut Builder<'_>,
+    value: ValueId,
+    places: Vec<usize>,
+    shape: &[usize],
+) -> Result<ValueId> {
+    let mut order: Vec<usize> = (0..places.len()).collect();
+    order.sort_unstable_by_key(|&axis| places[axis]);
+    let value = b.permute(value, &order)?;
+    b.broadcast(value, shape, &order.iter().map(|&axis| places[axis]).collect::<Vec<_>>())
 }
 
 struct Rounding<'a> {
@@ -266,11 +285,7 @@ impl Rounding<'_> {
         let mut b = self.rebuild.builder(id);
         let mut product = b.op(DotGeneral { dtype: DType::F32, ..dot.clone() }, &read)?;
         for (factor, places) in factors {
-            let mut order: Vec<usize> = (0..places.len()).collect();
-            order.sort_unstable_by_key(|&axis| places[axis]);
-            let places: Vec<usize> = order.iter().map(|&axis| places[axis]).collect();
-            let factor = if order.is_sorted() { factor } else { b.permute(factor, &order)? };
-            let factor = b.broadcast(factor, &ty.shape, &places)?;
+            let factor = spread(&mut b, factor, places, &ty.shape)?;
             product = b.mul(product, factor)?;
         }
         let product = b.cast(product, ty.dtype)?;
@@ -305,9 +320,7 @@ impl Rounding<'_> {
         let (factors, scales) = (b.div(whole, largest)?, b.div(largest, whole)?);
         let factors = b.broadcast(factors, shape, &left)?;
         let scaled = b.mul(x, factors)?;
-        let half = b.full_like(0.5, scaled)?;
-        let raised = b.add(scaled, half)?;
-        let nearest = b.unary(Unary::Floor, raised)?;
+        let nearest = b.unary(Unary::Round, scaled)?;
         let bytes = b.cast(nearest, DType::I8)?;
         let wide = b.cast(bytes, DType::F32)?;
         self.rounded.insert((value, steps.clone()), [wide, scales]);
@@ -354,7 +367,7 @@ mod tests {
                 let (graph, inputs) = program(x, w, &dot, turned, number);
                 let mut rounded = graph.clone();
                 use_int8_products(&mut rounded).unwrap();
-                assert!(rounded.ids().any(|id| rounded[id].op == Op::Unary(Unary::Floor)));
+                assert!(rounded.ids().any(|id| rounded[id].op == Op::Unary(Unary::Round)));
                 let of = |graph: &Graph| evaluate_arrays(graph, inputs.clone(), Precision::Double).unwrap();
                 let (exact, found) = (of(&graph)["y"].values.clone(), of(&rounded)["y"].values.clone());
                 // Numbers and scales are below 1, bytes at most 127, and there are 8 terms.

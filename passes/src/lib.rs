@@ -10,6 +10,7 @@
 //! * [`simplify`](simplify::simplify): equal and cheaper, in e-graphs.
 //! * [`MIXED_PRECISION`]: products of `bf16`, and `bf16` activations kept for backward.
 //! * [`INT8_PRODUCTS`]: products of bytes, where a matrix is only read.
+//! * [`DEQUANTIZED_PRODUCTS`]: products of bytes, where a quantized model has them.
 //! * [`OF_CPUS`]: fewer multiplications than a convolution has by itself.
 //! * [`OF_GPUS`]: what kernels of two products would otherwise compute or keep twice there.
 //! * [`quantize_weights`]: parameters kept as `bf16`, `f16`, bytes or half bytes, for programs that only read them.
@@ -25,6 +26,7 @@ mod bf16_activations;
 mod closed_form;
 mod cse;
 mod dce;
+mod dequantized_products;
 mod fold;
 mod forward_set;
 pub mod fuse;
@@ -55,6 +57,6 @@ pub use memory_strategy::MemoryStrategy;
 pub use quantize_weights::{GROUP, HALF_BYTE_OFFSET, WeightType, quantize_weights, scale_of};
 pub use rebuild::Rebuild;
 pub use runner::{
-    INT8_PRODUCTS, MIXED_PRECISION, OF_CPUS, OF_GPUS, OTHERS, Observer, PIPELINE, Pass, PassError,
-    PassReport, all, find, run,
+    DEQUANTIZED_PRODUCTS, INT8_PRODUCTS, MIXED_PRECISION, OF_CPUS, OF_GPUS, OTHERS, Observer, PIPELINE, Pass,
+    PassError, PassReport, all, find, run,
 };

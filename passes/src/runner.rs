@@ -1,8 +1,9 @@
 //! The pass runner: times each pass, shows its result to an observer, verifies it, and names the pass that fails.
 
 use crate::{
-    WeightType, bf16_activations, cse, dce, fold, int8_products, loops, mixed_precision, quantize_weights,
-    reuse_products, scale_products, simplify, sort_rows, split_reductions, window_sums, winograd,
+    WeightType, bf16_activations, cse, dce, dequantized_products, fold, int8_products, loops,
+    mixed_precision, quantize_weights, reuse_products, scale_products, simplify, sort_rows, split_reductions,
+    window_sums, winograd,
 };
 use kernfusion_ir::{Body, Graph, IrError, Scan, ValueId};
 use std::collections::BTreeMap;
@@ -94,6 +95,13 @@ pub const PIPELINE: &[Pass] = &[
         run: |graph| quiet(dce::remove_dead_code(graph)),
     },
 ];
+
+/// The pass that lets a quantized model multiply its bytes on a CPU. It stands before [`PIPELINE`], which moves scales and zero points.
+pub const DEQUANTIZED_PRODUCTS: &[Pass] = &[Pass {
+    name: "dequantized-products",
+    about: "multiplies bytes in place of the numbers that they stand for",
+    run: |graph| quiet(dequantized_products::multiply_bytes(graph)),
+}];
 
 /// Passes for CPUs, whose caches hold what is made of an image. They stand after [`PIPELINE`] and [`MIXED_PRECISION`]: products of bf16 are
 /// quick, and would round what is multiplied in place of the image.
@@ -218,7 +226,9 @@ fn narrowed(graph: &mut Graph, kept: WeightType) -> Result<Notes, IrError> {
 
 /// All passes; some stand in several lists.
 pub fn all() -> impl Iterator<Item = &'static Pass> {
-    [PIPELINE, MIXED_PRECISION, INT8_PRODUCTS, OF_CPUS, OF_GPUS, OTHERS].into_iter().flatten()
+    [DEQUANTIZED_PRODUCTS, PIPELINE, MIXED_PRECISION, INT8_PRODUCTS, OF_CPUS, OF_GPUS, OTHERS]
+        .into_iter()
+        .flatten()
 }
 
 /// The pass of this name.

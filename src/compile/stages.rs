@@ -17,8 +17,8 @@ use kernfusion_passes::fuse::{Fusion, fuse};
 use kernfusion_passes::microbatch::{BatchTypes, Divided, Division, divide, exchange};
 use kernfusion_passes::plan::{plan, plan_prepared};
 use kernfusion_passes::{
-    INT8_PRODUCTS, MIXED_PRECISION, MemoryStrategy, OF_CPUS, OF_GPUS, Observer, PIPELINE, Pass, PassReport,
-    run,
+    DEQUANTIZED_PRODUCTS, INT8_PRODUCTS, MIXED_PRECISION, MemoryStrategy, OF_CPUS, OF_GPUS, Observer,
+    PIPELINE, Pass, PassReport, run,
 };
 
 /// The stages for one target and one way to keep the program small.
@@ -161,5 +161,6 @@ fn passes(mode: Mode, precision: Precision, is_on_gpu: bool) -> Vec<Pass> {
     let narrow = narrow.iter().filter(eager);
     let of_device = if is_on_gpu { OF_GPUS } else { OF_CPUS };
     let of_device = of_device.iter().filter(|_| simplify);
-    pipeline.chain(narrow).chain(of_device).copied().collect()
+    let of_bytes = DEQUANTIZED_PRODUCTS.iter().filter(|_| simplify && !is_on_gpu);
+    of_bytes.chain(pipeline).chain(narrow).chain(of_device).copied().collect()
 }

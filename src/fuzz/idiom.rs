@@ -99,19 +99,54 @@ fn gelu(a: &mut Author, x: ValueId) -> Written {
     a.scale(product, 0.5)
 }
 
-/// A product of bytes, k last or first in either of them, with a scale for each column.
+/// What bytes stand for: without a zero point, or one for each index of an axis, times a scale or one for each of these.
+fn dequantized(a: &mut Author, bytes: ValueId, axis: Option<usize>) -> Written {
+    let shape = a.ty(bytes).shape;
+    let ty = TensorType::new(DType::F32, shape.clone());
+    let common = |a: &mut Author, [least, most, step]: [f64; 3]| {
+        let axis = axis.filter(|_| a.draws.below(2) == 0);
+        let Some(axis) = axis else {
+            let number = (a.draws.between(least, most) / step).round() * step;
+            return a.full(number, &ty);
+        };
+        let each = a.data(DType::F32, &[shape[axis]], least..most);
+        a.broadcast(each, &shape, &[axis])
+    };
+    let wide = a.add(Cast { dtype: DType::F32 }, &[bytes])?;
+    let centred = match a.draws.below(3) {
+        0 => wide,
+        _ => {
+            let zero = common(a, [-128.0, 127.0, 1.0])?;
+            a.add(Binary::Sub, &[wide, zero])?
+        }
+    };
+    let scale = common(a, [0.001, 0.01, 0.001])?;
+    a.add(Binary::Mul, &[centred, scale])
+}
+
+/// A product of bytes, k last or first in either of them, with a scale for each column; or of what bytes stand for, of which one is a parameter.
 fn bytes(a: &mut Author) -> Written {
     let [rows, columns] =
         [0; 2].map(|_| *a.draws.choose(&[1, 2, 5, 8, 9, 14, 15, 16, 17, 31, 32, 33, 40, 64, 65]));
     let k = *a.draws.choose(&[1, 2, 3, 4, 7, 12, 16, 31, 64, 68, 127, 256, 1540]);
     let wide = Cast { dtype: if a.draws.below(4) == 0 { DType::BF16 } else { DType::F32 } };
-    let mut factor = |outer: usize| {
+    let are_dequantized = a.draws.below(2) == 0;
+    let mut factor = |outer: usize, is_parameter: bool| {
         let k_first = a.draws.below(4) == 0;
         let shape = if k_first { [k, outer] } else { [outer, k] };
-        let bytes = a.data(DType::I8, &shape, -128.0..128.0);
-        Some((a.add(wide, &[bytes])?, usize::from(!k_first)))
+        let range = -128.0..128.0;
+        let bytes = match is_parameter {
+            true => a.parameter(DType::I8, &shape, range),
+            false => a.data(DType::I8, &shape, range),
+        };
+        let of_outer = usize::from(k_first);
+        let factor = match are_dequantized {
+            true => dequantized(a, bytes, Some(of_outer))?,
+            false => a.add(wide, &[bytes])?,
+        };
+        Some((factor, 1 - of_outer))
     };
-    let ((x, of_x), (y, of_y)) = (factor(rows)?, factor(columns)?);
+    let ((x, of_x), (y, of_y)) = (factor(rows, false)?, factor(columns, true)?);
     let dot = DotGeneral {
         lhs_batch: vec![],
         rhs_batch: vec![],
@@ -125,9 +160,9 @@ fn bytes(a: &mut Author) -> Written {
     a.add(Binary::Mul, &[product, scales])
 }
 
-/// Weights times what windows see of images, all of floats or all of bytes.
+/// Weights times what windows see of images, all of floats, all of bytes, or all of what bytes stand for, with zeros around the images.
 fn windows(a: &mut Author) -> Written {
-    let are_bytes = a.draws.below(2) == 0;
+    let (are_bytes, are_dequantized) = (a.draws.below(3) > 0, a.draws.below(2) == 0);
     let (dtype, range) = if are_bytes { (DType::I8, -128.0..128.0) } else { (DType::F32, -1.0..1.0) };
     let images = 1 + a.draws.below(3);
     let channels = *a.draws.choose(&[1, 2, 3, 4, 8]);
@@ -136,11 +171,18 @@ fn windows(a: &mut Author) -> Written {
     let mut two = |most: usize| [0; 2].map(|_| 1 + a.draws.below(most)).to_vec();
     let (places, stride, dilation) = (two(3), two(2), two(2));
     let summed = channels * places[0] * places[1];
-    let mut wide = |shape: &[usize]| {
-        let kept = a.data(dtype, shape, range.clone());
-        if are_bytes { a.add(Cast { dtype: DType::F32 }, &[kept]) } else { Some(kept) }
+    let image = a.data(dtype, &[images, channels, size[0], size[1]], range.clone());
+    let weights = a.parameter(dtype, &[features, summed], range);
+    let mut factor = |kept: ValueId, axis: Option<usize>| match (are_bytes, are_dequantized) {
+        (true, true) => dequantized(a, kept, axis),
+        (true, false) => a.add(Cast { dtype: DType::F32 }, &[kept]),
+        (false, _) => Some(kept),
     };
-    let (image, weights) = (wide(&[images, channels, size[0], size[1]])?, wide(&[features, summed])?);
+    let (mut image, weights) = (factor(image, None)?, factor(weights, Some(0))?);
+    if a.draws.below(2) == 0 {
+        let around = vec![0, 0, 1, 1];
+        image = a.add(Pad { low: around.clone(), high: around, value: Literal::new(0.0) }, &[image])?;
+    }
     let seen = a.add(Windows { places, stride, dilation }, &[image])?;
     let of_one = a.ty(seen).shape[2..4].iter().product();
     let turned = a.add(Permute { axes: vec![0, 1, 4, 5, 2, 3] }, &[seen])?;

@@ -206,6 +206,12 @@ impl Author {
         self.input(&name, InputRole::Data, TensorType::new(dtype, shape), range)
     }
 
+    /// A new parameter.
+    pub(super) fn parameter(&mut self, dtype: DType, shape: &[usize], range: Range<f64>) -> ValueId {
+        let name = format!("parameter{}", self.graph.len());
+        self.input(&name, InputRole::State, TensorType::new(dtype, shape), range)
+    }
+
     /// Appends an op if its result is worth it.
     pub(super) fn add(&mut self, op: impl Into<Op>, operands: &[ValueId]) -> Option<ValueId> {
         let op = op.into();

@@ -77,6 +77,8 @@ unary_methods! {
     sign: Sign,
     /// The largest whole number that is not above x.
     floor: Floor,
+    /// The nearest whole number, of two the even one.
+    round: Round,
     /// Negation of truth values; of the bits of integers.
     not: Not,
 }

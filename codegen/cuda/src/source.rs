@@ -310,6 +310,7 @@ fn unary(op: Unary, x: &str, dtype: DType) -> String {
         Unary::Abs => function("fabs"),
         Unary::Sign => format!("sign_of({x})"),
         Unary::Floor => function("floor"),
+        Unary::Round => function("rint"),
         Unary::Exp => function("exp"),
         Unary::Log => function("log"),
         Unary::Sqrt => function("sqrt"),

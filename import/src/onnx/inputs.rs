@@ -1,6 +1,7 @@
 //! What a graph begins with: its initializers and its inputs.
 
-use super::messages::{Dimension, Extent, GraphProto, TensorTypeProto, ValueInfoProto};
+use super::messages::{Dimension, Extent, GraphProto, NodeProto, TensorTypeProto, ValueInfoProto};
+use super::quantized::{self, UINT8, kept_type};
 use super::tensors::described;
 use super::{Reader, operator_name};
 use crate::call::Fault;
@@ -10,7 +11,7 @@ use crate::operators::onnx::element_type;
 use crate::operators::onnx::signature::{self, Kind};
 use crate::sizes::{CHOOSE_EACH, Chosen, listed};
 use crate::state::State;
-use kernfusion_ir::TensorType;
+use kernfusion_ir::{DType, TensorType};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// What PyTorch's exporter says of an initializer.
@@ -21,6 +22,7 @@ impl<'m> Reader<'m> {
     pub(super) fn initializers(&mut self) -> Result<(), Fault> {
         let graph: &'m GraphProto = self.graph;
         let (kinds, statistics, numbers) = (kinds(graph), running_statistics(graph), read_as_numbers(graph));
+        let scales = quantized::scales(known(graph));
         for proto in &graph.initializer {
             let name = proto.name.as_str();
             let fault = |reason| format!("tensor \"{name}\": {reason}");
@@ -29,7 +31,9 @@ impl<'m> Reader<'m> {
             }
             let (ty, _) = described(proto).map_err(fault)?;
             let may_be_state = ty.rank() > 0 || kinds.get(name) == Some(&"PARAMETER");
-            let is_state = ty.dtype.is_float() && may_be_state && !numbers.contains(name);
+            let is_matrix_of_bytes = ty.dtype == DType::I8 && ty.rank() > 1;
+            let is_state =
+                (ty.dtype.is_float() && may_be_state || is_matrix_of_bytes) && !numbers.contains(name);
             if !is_state {
                 let constant = self.beside.read(proto).map_err(fault)?;
                 self.constant(name, constant);
@@ -37,9 +41,13 @@ impl<'m> Reader<'m> {
             }
             // Without a word of the exporter it is a parameter, unless a normalisation follows it.
             let is_trained = match kinds.is_empty() {
-                true => !statistics.contains(name),
+                true => !statistics.contains(name) && !scales.contains(name),
                 false => kinds.get(name) == Some(&"PARAMETER"),
             };
+            let is_trained = is_trained && ty.dtype.is_float();
+            if proto.data_type == UINT8 {
+                self.without_sign.insert(name.into());
+            }
             let value = self.beside.value(proto).map_err(fault)?;
             self.states.push(State::new(self.path.into(), name, value, is_trained));
             self.sources.push((name.into(), Source::State(self.states.len() - 1)));
@@ -87,8 +95,7 @@ impl<'m> Reader<'m> {
     pub(super) fn check_type(&self, name: &str, found: &TensorType) -> Result<(), Fault> {
         let said = self.said.get(name).and_then(|info| info.ty.as_ref()?.tensor_type.as_ref());
         let Some(said) = said.filter(|said| said.elem_type != 0) else { return Ok(()) };
-        let (dtype, _) =
-            element_type(said.elem_type.into()).map_err(|reason| format!("\"{name}\": {reason}"))?;
+        let (dtype, _) = kept_type(said.elem_type).map_err(|reason| format!("\"{name}\": {reason}"))?;
         let fits = said.shape.as_ref().is_none_or(|shape| {
             let mut pairs = shape.dim.iter().zip(&found.shape);
             shape.dim.len() == found.rank()
@@ -97,7 +104,8 @@ impl<'m> Reader<'m> {
                     _ => true,
                 })
         });
-        match dtype == found.dtype && fits {
+        let has_sign = said.elem_type != UINT8;
+        match dtype == found.dtype && fits && has_sign != self.without_sign.contains(name) {
             true => Ok(()),
             false => Err(format!("\"{name}\" is {found}, and the file says another type")),
         }
@@ -119,15 +127,19 @@ fn running_statistics(graph: &GraphProto) -> HashSet<&str> {
     norms.flat_map(|node| node.input.iter().skip(3)).map(String::as_str).collect()
 }
 
+/// The nodes whose operators are known, each with what that takes.
+fn known(graph: &GraphProto) -> impl Iterator<Item = (&'static str, &NodeProto)> {
+    graph.node.iter().filter_map(|node| {
+        let onnx = operators::find(&operator_name(node))?.onnx.as_ref()?;
+        Some((onnx.takes, node))
+    })
+}
+
 /// The values that nodes must know before they run, such as factors of a `Resize`.
 fn read_as_numbers(graph: &GraphProto) -> HashSet<&str> {
     let mut names = HashSet::new();
-    for node in &graph.node {
-        let Some(onnx) = operators::find(&operator_name(node)).and_then(|operator| operator.onnx.as_ref())
-        else {
-            continue;
-        };
-        let numbers = signature::inputs(onnx.takes)
+    for (takes, node) in known(graph) {
+        let numbers = signature::inputs(takes)
             .zip(&node.input)
             .filter(|((_, kind), _)| matches!(kind, Kind::Number | Kind::Numbers));
         names.extend(numbers.map(|(_, name)| name.as_str()));

@@ -14,6 +14,7 @@ impl Reader<'_> {
     pub(super) fn lowered(&mut self, proto: &NodeProto, operator: &Operator) -> Result<Node, Fault> {
         let takes = operator.onnx.as_ref().map_or("", |onnx| onnx.takes);
         let mut inputs = self.inputs_by_name(proto, takes)?;
+        inputs.extend(self.zeros_left_out(proto, takes, &inputs));
         inputs.extend(self.attributes_by_name(proto, takes, &inputs)?);
         let first = proto.output.iter().find(|name| !name.is_empty()).ok_or("it has no result")?;
         let output = |(at, name): (usize, &String)| match name.is_empty() {
@@ -61,7 +62,10 @@ impl Reader<'_> {
         let value = self.read(value)?;
         let known = self.constants.get(value);
         match (kind, known) {
-            (Kind::Tensor | Kind::Type | Kind::All, _) | (Kind::NumberOrTensor, None) => Ok(tensor(value)),
+            (Kind::Tensor | Kind::Type | Kind::All, _) | (Kind::NumberOrTensor | Kind::Zero, None) => {
+                Ok(tensor(value))
+            }
+            (Kind::Zero, Some(constant)) => Ok(constant.everywhere().map_or(tensor(value), Argument::Int)),
             (Kind::NumberOrTensor, Some(constant)) if constant.ty.elements() != 1 => Ok(tensor(value)),
             (Kind::Number | Kind::NumberOrTensor, Some(constant)) => {
                 number(constant).ok_or_else(|| format!("{name} is {}, and not one number", constant.ty))

@@ -16,6 +16,7 @@ mod folding;
 mod inputs;
 mod lowering;
 mod messages;
+mod quantized;
 mod tensors;
 mod writing;
 
@@ -35,7 +36,7 @@ use kernfusion_ir::TensorType;
 use messages::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto};
 use prost::Message;
 use prost::bytes::Bytes;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
 use tensors::{Beside, Constant};
 
@@ -153,6 +154,8 @@ struct Reader<'m> {
     aliases: HashMap<String, String>,
     nodes: Vec<Node>,
     types: BTreeMap<String, std::result::Result<TensorType, Fault>>,
+    /// Bytes without a sign, which are kept less 128.
+    without_sign: HashSet<String>,
     /// What the file says of the types of values.
     said: HashMap<&'m str, &'m ValueInfoProto>,
 }
@@ -173,6 +176,7 @@ impl<'m> Reader<'m> {
             aliases: HashMap::new(),
             nodes: vec![],
             types: BTreeMap::new(),
+            without_sign: HashSet::new(),
             said: said.collect(),
         }
     }
@@ -192,6 +196,9 @@ impl<'m> Reader<'m> {
 
     /// Adds a constant.
     fn constant(&mut self, name: &str, constant: Constant) {
+        if constant.has_no_sign {
+            self.without_sign.insert(name.into());
+        }
         self.constants.insert(name.into(), constant);
     }
 
@@ -241,6 +248,7 @@ impl<'m> Reader<'m> {
         if name == "onnx.SplitToSequence" {
             node.outputs = self.sequence(proto, types.len())?;
         }
+        self.follow_bytes(proto, onnx.takes, &node)?;
         let call = Call { trace: &self.trace, node: &node, values: &self.values, results: &types };
         let built = (operator.build)(&call)?;
         if let Some(error) = self.trace.error() {
@@ -300,6 +308,9 @@ impl<'m> Reader<'m> {
             let Some(value) = self.values.get(&name) else {
                 return Err(format!("its result \"{}\" is nowhere, or no tensor", output.name));
             };
+            if self.without_sign.contains(&name) {
+                return Err(format!("its result \"{}\" is of uint8, and no tensor here is", output.name));
+            }
             self.check_type(&output.name, &value.ty())?;
             results.push(name);
         }

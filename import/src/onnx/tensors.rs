@@ -1,8 +1,8 @@
 //! Tensors of an ONNX file: initializers and constants, in the file itself or in others beside it.
 
 use super::messages::TensorProto;
+use super::quantized::{self, UINT8, kept_type};
 use crate::call::Fault;
-use crate::operators::onnx::element_type;
 use crate::state::Value;
 use crate::storage::{Section, Storage};
 use crate::view::View;
@@ -17,6 +17,8 @@ use std::path::{Component, Path};
 pub(crate) struct Constant {
     pub(crate) ty: TensorType,
     numbers: Numbers,
+    /// Whether it is `uint8`, which is kept less 128.
+    pub(super) has_no_sign: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -27,14 +29,18 @@ enum Numbers {
 }
 
 impl Constant {
+    fn wide(ty: TensorType, numbers: Vec<i64>) -> Self {
+        Constant { ty, numbers: Numbers::Wide(numbers), has_no_sign: false }
+    }
+
     /// A vector of whole numbers.
     pub(crate) fn vector(numbers: Vec<i64>) -> Self {
-        Constant { ty: TensorType::new(DType::I32, [numbers.len()]), numbers: Numbers::Wide(numbers) }
+        Constant::wide(TensorType::new(DType::I32, [numbers.len()]), numbers)
     }
 
     /// A whole number.
     pub(crate) fn scalar(number: i64) -> Self {
-        Constant { ty: TensorType::scalar(DType::I32), numbers: Numbers::Wide(vec![number]) }
+        Constant::wide(TensorType::scalar(DType::I32), vec![number])
     }
 
     /// The tensor; `int64` becomes `i32`.
@@ -57,7 +63,7 @@ impl Constant {
     pub(crate) fn reshaped(&self, ty: &TensorType) -> Option<Self> {
         let is_same = ty.dtype == self.ty.dtype && ty.elements() == self.ty.elements();
         let is_wide = is_same && matches!(self.numbers, Numbers::Wide(_));
-        is_wide.then(|| Constant { ty: ty.clone(), numbers: self.numbers.clone() })
+        is_wide.then(|| Constant { ty: ty.clone(), ..self.clone() })
     }
 
     /// Its whole numbers or truth values, row-major; nothing of floats.
@@ -67,6 +73,13 @@ impl Constant {
             Numbers::Tensor(_) if self.ty.dtype.is_float() => None,
             Numbers::Tensor(tensor) => Some(tensor.to_f64().into_iter().map(|x| x as i64).collect()),
         }
+    }
+
+    /// The whole number that all its elements are.
+    pub(super) fn everywhere(&self) -> Option<i64> {
+        let whole = self.whole()?;
+        let first = *whole.first()?;
+        whole.iter().all(|&number| number == first).then_some(first)
     }
 
     /// Its numbers, row-major.
@@ -80,7 +93,7 @@ impl Constant {
 
 impl From<HostTensor> for Constant {
     fn from(tensor: HostTensor) -> Self {
-        Constant { ty: tensor.ty(), numbers: Numbers::Tensor(tensor) }
+        Constant { ty: tensor.ty(), numbers: Numbers::Tensor(tensor), has_no_sign: false }
     }
 }
 
@@ -97,7 +110,7 @@ pub(super) struct Beside<'m> {
 /// # Errors
 /// There is no such type here.
 pub(super) fn described(proto: &TensorProto) -> Result<(TensorType, usize), Fault> {
-    let (dtype, size) = element_type(proto.data_type.into())?;
+    let (dtype, size) = kept_type(proto.data_type)?;
     let shape: Result<Vec<_>, _> = proto.dims.iter().map(|&extent| usize::try_from(extent)).collect();
     let ty = TensorType::new(dtype, shape.map_err(|_| "it has a negative extent")?);
     ty.fault().map_or(Ok((ty.clone(), size)), Err)
@@ -116,7 +129,7 @@ impl<'m> Beside<'m> {
     pub(super) fn read(&mut self, proto: &TensorProto) -> Result<Constant, Fault> {
         let (ty, size) = described(proto)?;
         let bytes = ty.elements() * size;
-        let content = match proto.data_location {
+        let mut content = match proto.data_location {
             0 if proto.raw_data.is_empty() => listed(proto, ty.dtype),
             0 => proto.raw_data.to_vec(),
             1 => self.storage(proto, bytes)?.read().map_err(|error| error.to_string())?,
@@ -127,9 +140,14 @@ impl<'m> Beside<'m> {
         }
         if proto.data_type == INT64 {
             let word = |word: &[u8]| i64::from_le_bytes(word.try_into().expect("eight bytes"));
-            return Ok(Constant { ty, numbers: Numbers::Wide(content.chunks_exact(8).map(word).collect()) });
+            return Ok(Constant::wide(ty, content.chunks_exact(8).map(word).collect()));
         }
-        Ok(HostTensor::from_bytes(&ty, &content).expect("as many bytes as the type has").into())
+        let has_no_sign = proto.data_type == UINT8;
+        if has_no_sign {
+            quantized::shift(&mut content);
+        }
+        let tensor = HostTensor::from_bytes(&ty, &content).expect("as many bytes as the type has");
+        Ok(Constant { has_no_sign, ..tensor.into() })
     }
 
     /// The value of a state: one in another file stays there.
@@ -137,7 +155,8 @@ impl<'m> Beside<'m> {
     /// # Errors
     /// As [`Beside::read`].
     pub(super) fn value(&mut self, proto: &TensorProto) -> Result<Value, Fault> {
-        if proto.data_location != 1 {
+        // What is kept less 128 is not what another file has.
+        if proto.data_location != 1 || proto.data_type == UINT8 {
             return Ok(Value::Held(self.read(proto)?.tensor()?));
         }
         let (ty, size) = described(proto)?;

@@ -24,7 +24,7 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten.log2.default",            "the logarithm to base 2",                 |call| unary(call, |x| x.log() * std::f64::consts::LOG2_E)),
     row("aten.square.default",          "self²",                                   |call| unary(call, Tensor::square)),
     row("aten.trunc.default",           "self without its fraction",               |call| unary(call, truncated)),
-    row("aten.round.default",           "the nearest whole number, of two the even one", |call| unary(call, rounded)),
+    row("aten.round.default",           "the nearest whole number, of two the even one", |call| unary(call, Tensor::round)),
     row("aten.log10.default",           "the logarithm to base 10",                |call| unary(call, |x| x.log() * std::f64::consts::LOG10_E)),
     row("aten.tan.default",             "the tangent",                             |call| unary(call, |x| x.sin() / x.cos())),
     row("aten.erf.default",             "the error function",                      |call| unary(call, Tensor::erf)),
@@ -156,13 +156,6 @@ fn multiply(call: &Call<'_>) -> Built {
 /// Without the fraction.
 fn truncated(x: &Tensor) -> Tensor {
     x.sign() * x.abs().floor()
-}
-
-fn rounded(x: &Tensor) -> Tensor {
-    let up = (x + 0.5).floor();
-    let is_odd = (&up * 0.5).floor().ne(&up * 0.5);
-    let is_half = (x + 0.5).eq(&up);
-    is_half.and(is_odd).select(&up - 1.0, up)
 }
 
 /// The quotient of two operands of one dtype, rounded. That of whole numbers is taken in `f64`, which has each of them.

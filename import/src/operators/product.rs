@@ -17,7 +17,7 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten.cosine_similarity.default", "Σ x1 · x2 along dim, each divided by its length, which is at least eps", cosine),
     row("aten.dot.default",     "Σ self · tensor",                         |call| one((call.tensor("self")? * call.tensor("tensor")?).sum(&[0]))),
     row("aten.outer.default",   "each of self times each of vec2",         |call| one(call.tensor("self")?.unsqueeze(1) * call.tensor("vec2")?)),
-    row("aten.matmul.default",  "self · other, of vectors, matrices or stacks", multiplied),
+    row("aten.matmul.default",  "self · other, of vectors, matrices or stacks", |call| one(multiplied(&call.tensor("self")?, &call.tensor("other")?))),
 ];
 
 fn sum(call: &Call<'_>, left: &str, right: &str) -> Built {
@@ -50,15 +50,14 @@ fn linear(call: &Call<'_>) -> Built {
 }
 
 /// Vectors are rows on the left and columns on the right.
-fn multiplied(call: &Call<'_>) -> Built {
-    let (x, y) = (call.tensor("self")?, call.tensor("other")?);
+pub(super) fn multiplied(x: &Tensor, y: &Tensor) -> Tensor {
     let (is_row, is_column) = (x.rank() == 1, y.rank() == 1);
-    let left = if is_row { x.unsqueeze(0) } else { x };
-    let right = if is_column { y.unsqueeze(1) } else { y };
+    let left = if is_row { x.unsqueeze(0) } else { x.clone() };
+    let right = if is_column { y.unsqueeze(1) } else { y.clone() };
     let product = left.matmul(&right);
     let product = if is_column { product.squeeze(-1) } else { product };
-    one(match is_row {
+    match is_row {
         true => product.squeeze(if is_column { -1 } else { -2 }),
         false => product,
-    })
+    }
 }

@@ -18,6 +18,8 @@ pub enum Unary {
     /// −1, 0 or 1.
     Sign,
     Floor,
+    /// To the nearest whole number, of two to the even one.
+    Round,
     Exp,
     /// Natural logarithm.
     Log,
@@ -42,11 +44,12 @@ struct UnaryRule {
 
 impl Unary {
     /// Every unary op.
-    pub const ALL: [Unary; 13] = [
+    pub const ALL: [Unary; 14] = [
         Unary::Neg,
         Unary::Abs,
         Unary::Sign,
         Unary::Floor,
+        Unary::Round,
         Unary::Exp,
         Unary::Log,
         Unary::Sqrt,
@@ -72,6 +75,7 @@ impl Unary {
             Unary::Sign => UnaryRule { name: "sign", takes: signed, vjp: |_, _, _, _| Ok(None),
                 eval: |x| if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else { x } },
             Unary::Floor => UnaryRule { name: "floor", takes: float, eval: f64::floor, vjp: |_, _, _, _| Ok(None) },
+            Unary::Round => UnaryRule { name: "round", takes: float, eval: f64::round_ties_even, vjp: |_, _, _, _| Ok(None) },
             Unary::Exp => UnaryRule { name: "exp", takes: float, eval: f64::exp,
                 vjp: |v, _, y, dy| v.b.mul(dy, y).map(Some) },
             Unary::Log => UnaryRule { name: "log", takes: float, eval: f64::ln,

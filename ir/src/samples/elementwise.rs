@@ -6,8 +6,8 @@ use crate::{Binary, Cast, Compare, DType, Op, Select, TensorType, Unary};
 const SHAPES: [&[usize]; 6] = [&[7, 13], &[], &[1], &[1027], &[1, 5, 1], &[2, 3, 4, 5]];
 
 /// Numbers at which floats differ from real numbers.
-const EDGES: [f64; 11] =
-    [0.0, -0.0, 1.0, -1.5, 2.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 1e30, -1e30, 100.0];
+const EDGES: [f64; 12] =
+    [0.0, -0.0, 1.0, -1.5, 2.0, 2.5, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 1e30, -1e30, 100.0];
 /// The same, in an order that lets many pairs meet.
 const OTHER_EDGES: [f64; 7] = [f64::NAN, 0.0, f64::INFINITY, -1.5, f64::NEG_INFINITY, 1.0, -0.0];
 
@@ -59,6 +59,7 @@ fn unary_values(op: Unary, dtype: DType) -> Values {
         _ if dtype.is_integer() => Values::Bits,
         Unary::Neg | Unary::Not | Unary::Tanh | Unary::Sigmoid | Unary::Erf => Values::Between(-3.0, 3.0),
         Unary::Abs | Unary::Sign | Unary::Floor => Values::OffWhole,
+        Unary::Round => Values::Few(&[-2.6, -1.4, -0.7, 0.0, 0.4, 0.8, 2.3, 3.9]),
         Unary::Exp => Values::Between(-4.0, 4.0),
         Unary::Log | Unary::Sqrt => Values::Between(0.1, 4.0),
         Unary::Sin | Unary::Cos => Values::Between(-6.0, 6.0),

@@ -18,7 +18,9 @@ const DIVISION: f64 = 10.0;
 pub(super) fn is_costly_unary(op: Unary) -> bool {
     match op {
         Unary::Exp | Unary::Log | Unary::Tanh | Unary::Sigmoid | Unary::Erf | Unary::Sin | Unary::Cos => true,
-        Unary::Neg | Unary::Abs | Unary::Sign | Unary::Floor | Unary::Sqrt | Unary::Not => false,
+        Unary::Neg | Unary::Abs | Unary::Sign | Unary::Floor | Unary::Round | Unary::Sqrt | Unary::Not => {
+            false
+        }
     }
 }
 

@@ -531,21 +531,22 @@ impl<'a> Planner<'a> {
     }
 
     /// Seconds that a merge of a map saves: those of a tensor to memory and back. Windows on a map behind a product save nothing, since the product
-    /// stores what the map makes of its result as it would store the result.
+    /// stores what the map makes of its result as it would store the result; nor do padding and pooling, if the product would store more bytes.
     fn saved(&self, producer: ValueId, map: &Group, merged: &Kernel) -> f64 {
         let bytes = self.graph[producer].ty.bytes();
+        let is_seen_by_windows = windows::are_in(merged, &map.kernel);
+        let points = map.kernel.domain.points();
+        let is_moved = merged.form == Form::Map && merged.domain.points() != points;
         let is_stored_by = |&read: &ValueId| {
+            let product = &self.graph[read].ty;
+            let is_narrowed = product.bytes() > bytes && product.elements() == points;
             self.is_contraction(read)
-                && self.graph[read].ty.bytes() == bytes
+                && (is_moved && is_narrowed || is_seen_by_windows && product.bytes() == bytes)
                 && !self.is_read_outside(read, &map.members)
         };
         let is_behind_product =
             || map.members.iter().flat_map(|member| &self.reads[member]).any(is_stored_by);
-        if windows::are_in(merged, &map.kernel) && is_behind_product() {
-            0.0
-        } else {
-            cost::moving(2 * bytes)
-        }
+        if (is_moved || is_seen_by_windows) && is_behind_product() { 0.0 } else { cost::moving(2 * bytes) }
     }
 
     fn finish(self) -> KernelGraph {
@@ -597,26 +598,16 @@ fn free_values(graph: &Graph, forced: &BTreeSet<ValueId>, fusion: Fusion) -> Vec
         let view = graph[id].op.entry() == KernelEntry::View;
         let chosen = fusion != Fusion::None && chooses_matrices(graph, id);
         let is_widened = widened.get(id.index()).is_some_and(|&is_widened| is_widened)
-            || fusion != Fusion::None && are_bytes_of_products(graph, id);
+            || fusion != Fusion::None && is_widened_byte(graph, id);
         free[id.index()] = !forced && (view || chosen || is_widened || generated[id.index()]);
     }
     free
 }
 
-/// Whether a value is bytes that were widened for products alone, which read them as they are.
-fn are_bytes_of_products(graph: &Graph, id: ValueId) -> bool {
+/// Whether a value is bytes that were widened, which stay bytes in memory.
+fn is_widened_byte(graph: &Graph, id: ValueId) -> bool {
     let node = &graph[id];
-    let from_bytes = matches!(node.op, Op::Cast(_)) && graph[node.operands[0]].ty.dtype == DType::I8;
-    from_bytes && is_read_by_products(graph, id)
-}
-
-/// Whether nothing but products read a value, or views of it.
-fn is_read_by_products(graph: &Graph, id: ValueId) -> bool {
-    graph.users(id).into_iter().all(|(user, _)| match graph[user].op.entry() {
-        KernelEntry::Contraction => true,
-        KernelEntry::View => is_read_by_products(graph, user),
-        _ => false,
-    })
+    matches!(node.op, Op::Cast(_)) && graph[node.operands[0]].ty.dtype == DType::I8
 }
 
 /// Whether a permutation has another innermost axis than what it shows, and many readers that would all go through memory in strides; products

@@ -28,6 +28,7 @@ impl Code<'_, '_> {
                 self.b.ins().smin(low, one)
             }
             Unary::Floor => self.b.ins().floor(x),
+            Unary::Round => self.b.ins().nearest(x),
             Unary::Sqrt => {
                 let root = self.b.ins().sqrt(x);
                 self.rounded(root, dtype)

@@ -159,7 +159,13 @@ pub(super) fn is_call(kind: &InstrKind) -> bool {
             Unary::Exp | Unary::Log | Unary::Tanh | Unary::Sigmoid | Unary::Erf | Unary::Sin | Unary::Cos => {
                 true
             }
-            Unary::Neg | Unary::Abs | Unary::Sign | Unary::Floor | Unary::Sqrt | Unary::Not => false,
+            Unary::Neg
+            | Unary::Abs
+            | Unary::Sign
+            | Unary::Floor
+            | Unary::Round
+            | Unary::Sqrt
+            | Unary::Not => false,
         },
         InstrKind::Binary(op, ..) => *op == Binary::Pow,
         InstrKind::Random { .. } => true,

@@ -10,7 +10,9 @@ use super::gemv::Dot;
 use super::line::Line;
 use super::microkernel::{Arithmetic, KC, LDA, TileOutput};
 #[cfg(target_arch = "x86_64")]
-use super::pack::x86::{BytePlaces, pack_b_f32};
+use super::pack::x86::bytes::BytePlaces;
+#[cfg(target_arch = "x86_64")]
+use super::pack::x86::pack_b_f32;
 use super::pack::{Block, Offsets, PanelSize, Source};
 use crate::math::vector::Lanes;
 use std::marker::PhantomData;
@@ -155,47 +157,19 @@ unsafe fn start_of(row: *const i8, count: usize) -> i32 {
     -128 * sum
 }
 
-/// Where `N` neighbouring rows (or columns) begin, whose values lie across k.
-enum Places {
-    /// Side by side.
-    Run,
-    /// In runs, with AVX-512.
-    #[cfg(target_arch = "x86_64")]
-    Runs(BytePlaces<1>),
-    /// In runs of every other place.
-    #[cfg(target_arch = "x86_64")]
-    OtherRuns(BytePlaces<2>),
-    /// Anywhere.
-    Each,
-}
-
 /// `N` neighbouring rows (or columns) whose values lie across k, of which `count` are there.
 struct Across<'a, const N: usize> {
     source: &'a Source<'a>,
     count: usize,
-    places: Places,
+    /// Whether they lie side by side.
+    is_run: bool,
 }
 
 impl<'a, const N: usize> Across<'a, N> {
     /// The first `count` rows of a source.
     #[inline(always)]
-    fn new<F: Format>(source: &'a Source<'a>, count: usize) -> Self {
-        let is_run = |places: &[isize]| places.windows(2).all(|pair| pair[1] == pair[0] + 1);
-        let places = match source.outer {
-            Offsets::Strided(1) if count == N => Places::Run,
-            Offsets::Table(table) if count == N && is_run(&table[..N]) => Places::Run,
-            #[cfg(target_arch = "x86_64")]
-            Offsets::Strided(1) if F::IS_OF_AVX512 => {
-                Places::Runs(BytePlaces::of(&std::array::from_fn::<_, N, _>(|i| i as isize)[..count]))
-            }
-            #[cfg(target_arch = "x86_64")]
-            Offsets::Table(table) if F::IS_OF_AVX512 => match source.outer.step_of_runs(count) {
-                Some(2) => Places::OtherRuns(BytePlaces::of(&table[..count])),
-                _ => Places::Runs(BytePlaces::of(&table[..count])),
-            },
-            _ => Places::Each,
-        };
-        Across { source, count, places }
+    fn new(source: &'a Source<'a>, count: usize) -> Self {
+        Across { source, count, is_run: count == N && source.outer.run(N) == N }
     }
 
     /// Values `p` of k.
@@ -204,27 +178,17 @@ impl<'a, const N: usize> Across<'a, N> {
     /// The source has them.
     #[inline(always)]
     unsafe fn values(&self, p: usize) -> [i8; N] {
-        #[cfg(target_arch = "x86_64")]
-        let row = || self.source.base.cast::<i8>().wrapping_offset(self.source.k.at(p));
-        #[cfg(target_arch = "x86_64")]
-        let first = |bytes: [i8; 32]| *bytes.first_chunk().expect("N is at most 32");
-        let mut values = [0; N];
         // SAFETY: the caller's contract.
         unsafe {
-            match &self.places {
-                Places::Run => return self.source.at(0, p).cast::<[i8; N]>().read(),
-                #[cfg(target_arch = "x86_64")]
-                Places::Runs(places) => return first(places.read(row())),
-                #[cfg(target_arch = "x86_64")]
-                Places::OtherRuns(places) => return first(places.read(row())),
-                Places::Each => {
-                    for (i, value) in values.iter_mut().enumerate().take(self.count) {
-                        *value = self.source.at(i, p).cast::<i8>().read();
-                    }
-                }
+            if self.is_run {
+                return self.source.at(0, p).cast::<[i8; N]>().read();
             }
+            let mut values = [0; N];
+            for (i, value) in values.iter_mut().enumerate().take(self.count) {
+                *value = self.source.at(i, p).cast::<i8>().read();
+            }
+            values
         }
-        values
     }
 
     /// The words of values `first..` of k, of which there are `depth` in all; beyond rows and values are zeros.
@@ -247,7 +211,34 @@ impl<'a, const N: usize> Across<'a, N> {
 }
 
 /// Rows of A that are packed together where they lie across k.
-const ROWS_ACROSS: usize = 16;
+const ROWS_ACROSS: usize = 32;
+/// Words of them that are made together.
+#[cfg(target_arch = "x86_64")]
+const WORDS_ACROSS: usize = 16;
+
+/// Packs up to 32 rows of A that lie across k; says whether they lie so that it can.
+///
+/// # Safety
+/// As `PackA`; the source has these elements, and the machine AVX-512.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn pack_lines_of_a(source: &Source<'_>, rows: usize, depth: usize, out: *mut u32) -> bool {
+    let Some(places) = BytePlaces::of(source.outer, rows) else { return false };
+    let mut words = [[0; ROWS_ACROSS]; WORDS_ACROSS];
+    for first in (0..depth).step_by(4 * WORDS_ACROSS) {
+        let values = (depth - first).min(4 * WORDS_ACROSS);
+        let words = &mut words[..values.div_ceil(4)];
+        // SAFETY: the caller's contract.
+        unsafe {
+            places.pack(&source.from(0, first), values, 0, words);
+            for i in 0..rows {
+                let row = out.add(i * LDA + first / 4);
+                words.iter().enumerate().for_each(|(w, words)| row.add(w).write(words[i]));
+            }
+        }
+    }
+    true
+}
 
 /// # Safety
 /// As `PackA`; the source has these elements.
@@ -259,7 +250,12 @@ pub(super) unsafe fn pack_a<F: Format>(source: &Source<'_>, rows: usize, depth: 
         for first in (0..rows).step_by(ROWS_ACROSS) {
             let count = ROWS_ACROSS.min(rows - first);
             let source = source.from(first, 0);
-            let across = Across::<ROWS_ACROSS>::new::<F>(&source, count);
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the caller's contract; a format of AVX-512 is used where it is there.
+            if F::IS_OF_AVX512 && unsafe { pack_lines_of_a(&source, count, depth, row_of(first)) } {
+                continue;
+            }
+            let across = Across::<ROWS_ACROSS>::new(&source, count);
             for w in 0..words {
                 // SAFETY: the caller's contract.
                 unsafe {
@@ -338,7 +334,19 @@ pub(super) unsafe fn pack_b<F: Format, const NR: usize>(
         for first in (0..columns).step_by(NR) {
             let panel = out.wrapping_add(first / NR * panels.stride);
             let source = source.from(first, 0);
-            let across = Across::<NR>::new::<F>(&source, NR.min(columns - first));
+            let count = NR.min(columns - first);
+            #[cfg(target_arch = "x86_64")]
+            if F::IS_OF_AVX512
+                && let Some(places) = BytePlaces::of(source.outer, count)
+            {
+                // SAFETY: the caller's contract; a format of AVX-512 has panels of 32 columns, and is used where it is there.
+                unsafe {
+                    let panel = std::slice::from_raw_parts_mut(panel.cast(), panels.words);
+                    places.pack(&source, depth, raised, panel);
+                }
+                continue;
+            }
+            let across = Across::<NR>::new(&source, count);
             for w in 0..panels.words {
                 // SAFETY: the caller's contract.
                 unsafe {

@@ -91,6 +91,7 @@ fn unary(op: Unary, dtype: DType) -> &'static str {
         Unary::Abs => "Abs",
         Unary::Sign => "Sign",
         Unary::Floor => "Floor",
+        Unary::Round => "Round",
         Unary::Exp => "Exp",
         Unary::Log => "Log",
         Unary::Sqrt => "Sqrt",

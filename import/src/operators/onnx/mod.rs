@@ -9,6 +9,7 @@
 
 mod element_type;
 mod functions;
+pub(crate) mod quantization;
 pub(crate) mod signature;
 mod types;
 mod windows;
@@ -20,6 +21,7 @@ use crate::call::{Built, Call};
 use functions as f;
 use kernfusion::nn::Cell;
 use kernfusion::trace::Tensor;
+use quantization as q;
 use std::sync::LazyLock;
 use types::{Types, unseen};
 
@@ -123,6 +125,9 @@ const ROWS: &[Row] = &[
     row("onnx.Clip",           13, "self min max", types::like_self, As("aten.clamp.Tensor")),
     row("onnx.Cast",           25, "self; to -saturate -round_mode", types::cast, As("aten._to_copy.default")),
     row("onnx.CastLike",       25, "self like~; -saturate -round_mode", types::like, As("aten.type_as.default")),
+    row("onnx.QuantizeLinear", 25, "self y_scale y_zero@; axis output_dtype !block_size=0 -saturate -precision", unseen, Own("self / y_scale + y_zero as bytes", q::quantized)),
+    row("onnx.DequantizeLinear", 25, "self self_scale self_zero@; axis output_dtype !block_size=0", unseen, Own("(self − self_zero) · self_scale", q::dequantized)),
+    row("onnx.DynamicQuantizeLinear", 11, "self", unseen, Own("self as bytes from its least to its largest number; their scale and their zero point", q::dynamically_quantized)),
     row("onnx.Dropout",        22, "self p# train#; -seed", unseen, Own("self, in training with elements that are 0 with probability p and the others divided by 1 − p", f::dropout)),
 
     row("onnx.Sigmoid",        13, "self", types::like_self, As("aten.sigmoid.default")),
@@ -183,6 +188,8 @@ const ROWS: &[Row] = &[
 
     row("onnx.MatMul",         13, "self other", unseen, As("aten.matmul.default")),
     row("onnx.Gemm",           13, "mat1 mat2 self; alpha beta transA? transB?", unseen, Own("alpha · mat1 · mat2 + beta · self, each of both matrices transposed if said", f::gemm)),
+    row("onnx.MatMulInteger",  10, "self other self_zero@ other_zero@", unseen, Own("(self − self_zero) · (other − other_zero), of bytes as whole numbers", q::integer_product)),
+    row("onnx.QLinearMatMul",  21, "self self_scale self_zero@ other other_scale other_zero@ y_scale y_zero@", unseen, Own("self · other as bytes of y_scale and y_zero, of what bytes stand for", q::quantized_product)),
     row("onnx.Einsum",         12, "tensors...; equation", types::einsum, As("aten.einsum.default")),
 
     row("onnx.LayerNormalization", 17, "input weight bias; axis eps=epsilon -stash_type", types::like_input, Own("(input − mean) / √(var + eps) · weight + bias over the axes from axis on; the mean and 1/√(var + eps)", f::layer_norm)),
@@ -194,6 +201,8 @@ const ROWS: &[Row] = &[
     row("onnx.Attention",      23, "query key value attn_mask; is_causal? scale q_num_heads kv_num_heads !softcap=0 !qk_matmul_output_mode=0 -softmax_precision", unseen, Own("softmax(scale · query · keyᵀ + attn_mask) · value; heads share keys if these have fewer", f::attention)),
     row("onnx.Conv",           22, "input weight bias; stride=strides dilation=dilations groups=group pads auto_pad -kernel_shape", unseen, Own("windows of input times weight, plus bias", windows::convolution)),
     row("onnx.ConvTranspose",  22, "input weight bias; stride=strides dilation=dilations groups=group pads auto_pad output_padding -kernel_shape", unseen, Own("the transpose of Conv, plus bias", windows::transposed_convolution)),
+    row("onnx.ConvInteger",    10, "input weight input_zero@ weight_zero@; stride=strides dilation=dilations groups=group pads auto_pad -kernel_shape", unseen, Own("windows of input − input_zero times weight − weight_zero, of bytes as whole numbers", q::integer_convolution)),
+    row("onnx.QLinearConv",    10, "input input_scale input_zero@ weight weight_scale weight_zero@ y_scale y_zero@ bias; stride=strides dilation=dilations groups=group pads auto_pad -kernel_shape", unseen, Own("Conv as bytes of y_scale and y_zero, of what bytes stand for", q::quantized_convolution)),
     row("onnx.MaxPool",        22, "self; kernel_size=kernel_shape stride=strides dilation=dilations pads auto_pad ceil_mode? !storage_order=0", unseen, Own("the largest in each window", windows::pooled::<true>)),
     row("onnx.AveragePool",    22, "self; kernel_size=kernel_shape stride=strides dilation=dilations pads auto_pad ceil_mode? count_include_pad?|0", unseen, Own("the mean in each window", windows::pooled::<false>)),
     row("onnx.GlobalAveragePool", 22, "self", unseen, Own("the mean of each channel", |call| windows::pooled_whole(call, Tensor::mean_keep))),

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Inputs stand in their order: `x` is a tensor, `x#` one number and `x##` several that are known when the file is read, `x^` a number where
-//! it is known, else a tensor, `x~` a tensor of which only the type counts, and `x...` are all that follow. Attributes: `name=attribute`,
+//! it is known, else a tensor, `x_zero@` the zero point of the bytes x, a number where it is known and the same everywhere, else a tensor, `x~` a tensor of which only the type counts, and `x...` are all that follow. Attributes: `name=attribute`,
 //! or one name for both; `?` for yes or no; `|number` where it is left out; `-attribute` changes nothing here; `!attribute=number` must
 //! be that number.
 
@@ -19,6 +19,8 @@ pub(crate) enum Kind {
     Numbers,
     /// A number, where it is known.
     NumberOrTensor,
+    /// A number, where it is known and the same everywhere.
+    Zero,
     /// A tensor of which only the type counts.
     Type,
     /// All tensors that follow.
@@ -47,11 +49,12 @@ pub(crate) enum Use<'s> {
 pub(crate) fn inputs(takes: &str) -> impl Iterator<Item = (&str, Kind)> {
     let inputs = takes.split(';').next().unwrap_or_default();
     inputs.split_whitespace().map(|word| {
-        const MARKS: [(&str, Kind); 5] = [
+        const MARKS: [(&str, Kind); 6] = [
             ("...", Kind::All),
             ("##", Kind::Numbers),
             ("#", Kind::Number),
             ("^", Kind::NumberOrTensor),
+            ("@", Kind::Zero),
             ("~", Kind::Type),
         ];
         let marked = MARKS.iter().find_map(|(mark, kind)| Some((word.strip_suffix(mark)?, *kind)));
@@ -87,13 +90,14 @@ mod tests {
 
     #[test]
     fn marks_say_how_inputs_and_attributes_are_read() {
-        let takes = "self k# size## exponent^ like~ tensors...; dim=axis largest? eps=epsilon|0.5 -stash_type !order=1";
+        let takes = "self k# size## exponent^ y_zero@ like~ tensors...; dim=axis largest? eps=epsilon|0.5 -stash_type !order=1";
         let kinds = inputs(takes).collect::<Vec<_>>();
         let expected = [
             ("self", Kind::Tensor),
             ("k", Kind::Number),
             ("size", Kind::Numbers),
             ("exponent", Kind::NumberOrTensor),
+            ("y_zero", Kind::Zero),
             ("like", Kind::Type),
             ("tensors", Kind::All),
         ];

@@ -1,7 +1,7 @@
 //! Windows that slide over positions, and axes of another number of positions.
 
 use super::functions::extent;
-use crate::call::{Built, Call, Fault};
+use crate::call::{Built, Call, Fault, as_dtype};
 use crate::operators::convolution::{self, each};
 use crate::operators::one;
 use crate::operators::pooling::{self, Resampling};
@@ -80,20 +80,35 @@ fn kernel_of<const N: usize>(weight: &Tensor) -> Result<[usize; N], Fault> {
 }
 
 pub(super) fn convolution(call: &Call<'_>) -> Built {
-    match call.tensor("weight")?.rank() {
-        3 => convolved::<1>(call),
-        4 => convolved::<2>(call),
-        5 => convolved::<3>(call),
+    let (x, weight) = (call.tensor("input")?, call.tensor("weight")?);
+    one(convolution_of(call, &x, &weight, call.optional_tensor("bias")?.as_ref())?)
+}
+
+/// The convolution that the attributes of a node describe.
+pub(super) fn convolution_of(
+    call: &Call<'_>,
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+) -> Result<Tensor, Fault> {
+    match weight.rank() {
+        3 => convolved::<1>(call, x, weight, bias),
+        4 => convolved::<2>(call, x, weight, bias),
+        5 => convolved::<3>(call, x, weight, bias),
         rank => Err(format!("a window over {} axes is not known", rank.saturating_sub(2))),
     }
 }
 
-fn convolved<const N: usize>(call: &Call<'_>) -> Built {
-    let (x, weight) = (call.tensor("input")?, call.tensor("weight")?);
-    let window = window_of(call, kernel_of::<N>(&weight)?)?;
-    let (x, window) = evened(&x, window, pads(call, &x, &window)?, 0.0);
+fn convolved<const N: usize>(
+    call: &Call<'_>,
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+) -> Result<Tensor, Fault> {
+    let window = window_of(call, kernel_of::<N>(weight)?)?;
+    let (x, window) = evened(x, window, pads(call, x, &window)?, 0.0);
     let groups = usize::try_from(call.int_or("groups", 1)?).unwrap_or(0);
-    one(x.convolution(&weight, call.optional_tensor("bias")?.as_ref(), window, groups))
+    Ok(x.convolution(weight, bias, window, groups))
 }
 
 pub(super) fn transposed_convolution(call: &Call<'_>) -> Built {
@@ -132,6 +147,9 @@ fn pooled_over<const N: usize, const LARGEST: bool>(call: &Call<'_>) -> Built {
     if call.node.outputs.len() > 1 {
         return Err("where the largest are is not known".into());
     }
+    // Of bytes, too, the largest is found among floats.
+    let dtype = x.dtype();
+    let x = if dtype.is_float() { x } else { x.cast(DType::F32) };
     // How many places it may have is asked where windows over a whole axis are none any more.
     let (kernel, stride, dilation) =
         (each(call, "kernel_size", 1)?, each(call, "stride", 1)?, each(call, "dilation", 1)?);
@@ -141,7 +159,8 @@ fn pooled_over<const N: usize, const LARGEST: bool>(call: &Call<'_>) -> Built {
         return Err("only padding that is the same on both sides is known".into());
     }
     let (x, window) = evened(&x, window, pads, f64::NEG_INFINITY);
-    pooling::pooled_in::<N, LARGEST>(call, &x, window)
+    let pooled = pooling::pooled_in::<N, LARGEST>(call, &x, window)?;
+    Ok(pooled.iter().map(|pooled| as_dtype(pooled, dtype)).collect())
 }
 
 /// Over all axes behind batch and channels, which stay with an extent of 1.

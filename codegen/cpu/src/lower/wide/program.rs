@@ -26,8 +26,9 @@ use symbol::Symbol;
 const QUIET: u32 = 0x0040_0000;
 /// The sign bit.
 const SIGN: u32 = 0x8000_0000;
-/// A way to round to an integer, without exceptions: down.
+/// Ways to round to an integer, without exceptions: down, and to the nearest, of two to the even one.
 const DOWN: u8 = 9;
+const NEAREST: u8 = 8;
 /// Of `vfpclassps`.
 const SUBNORMAL: u8 = 0x20;
 
@@ -320,6 +321,7 @@ impl LaneProgram {
                 self.op(MIN_SIGNED, &[low, Constant(1)])
             }
             Unary::Floor => self.op_by(ROUND, &[x], DOWN),
+            Unary::Round => self.op_by(ROUND, &[x], NEAREST),
             Unary::Sqrt => {
                 let root = self.op(SQRT, &[x]);
                 self.rounded(root, dtype)

@@ -1,5 +1,6 @@
 //! Packing with AVX-512 and AVX2: two loaders, one for each layout, and a transpose of 16 × 16 or 8 × 8 words.
 
+pub(in crate::gemm) mod bytes;
 mod words;
 
 use super::{Block, LDA, PanelSize, runs};
@@ -365,49 +366,6 @@ impl Pieces {
                 }
             }
             lines
-        }
-    }
-}
-
-/// Where 32 bytes lie, or fewer, in runs, whose bytes are `STEP` apart, one or two.
-pub(in super::super) struct BytePlaces<const STEP: usize> {
-    /// Where the first byte would lie if the run went on to both sides, and which bytes from there on belong to it.
-    runs: [(isize, u64); 32],
-    count: usize,
-}
-
-impl<const STEP: usize> BytePlaces<STEP> {
-    /// The places of a table of 32 entries at most.
-    pub(in super::super) fn of(table: &[isize]) -> Self {
-        let mut all = BytePlaces { runs: [(0, 0); 32], count: 0 };
-        for run in runs(table, STEP as isize) {
-            let before = |place: usize| 1u64.checked_shl((STEP * place) as u32).unwrap_or(0).wrapping_sub(1);
-            let each = if STEP == 1 { !0 } else { 0x5555_5555_5555_5555 };
-            let offset = table[run.start] - (run.start * STEP) as isize;
-            all.runs[all.count] = (offset, before(run.end) & !before(run.start) & each);
-            all.count += 1;
-        }
-        all
-    }
-
-    /// The bytes; zeros beyond the last place. They come in one register, since what is stored in parts cannot be loaded as a whole soon after.
-    ///
-    /// # Safety
-    /// The bytes are there from `row` on, and the machine has AVX-512.
-    #[inline(always)]
-    pub(in super::super) unsafe fn read(&self, row: *const i8) -> [i8; 32] {
-        // SAFETY: the caller's contract; bytes of other runs are masked.
-        unsafe {
-            let mut all = _mm256_setzero_si256();
-            for &(offset, mask) in &self.runs[..self.count] {
-                let p = row.wrapping_offset(offset);
-                let run = match STEP {
-                    1 => _mm256_maskz_loadu_epi8(mask as u32, p),
-                    _ => _mm512_cvtepi16_epi8(_mm512_maskz_loadu_epi8(mask, p)),
-                };
-                all = _mm256_or_si256(all, run);
-            }
-            std::mem::transmute::<__m256i, [i8; 32]>(all)
         }
     }
 }

@@ -6,14 +6,12 @@ use super::super::codes::{
     SUB_INTEGERS, Vectors,
 };
 use super::super::predicate;
-use super::{Constant, LaneProgram, Lanes, Masking, SIGN, Test, float};
+use super::{Constant, LaneProgram, Lanes, Masking, NEAREST, SIGN, Test, float};
 use iced_x86::Code;
 use kernfusion_runtime::math::vector::{Table, Vector};
 use std::cell::RefCell;
 use std::ops::{Add, Div, Mul, Sub};
 
-/// A way to round to an integer, without exceptions: to the nearest, ties to even.
-const NEAREST: u8 = 8;
 /// Of `vgetmantps`: from 1 to 2, without the sign.
 const MANTISSA: u8 = 4;
 
