@@ -13,11 +13,11 @@ pub(super) fn are_in(merged: &Kernel, map: &Kernel) -> bool {
     before.iter().any(|(buffer, count)| after.get(buffer).is_some_and(|places| *places >= PLACES * count))
 }
 
-/// Whether a map reads a window across its innermost axis, so that a copy in its own order takes less.
+/// Whether a map or a reduction reads a window across its innermost axis, so that a copy in its own order takes less.
 pub(super) fn read_across(kernel: &Kernel) -> bool {
     let is_window =
         |walk: Walk| places(kernel, |index| walk.across(index)).values().any(|&places| places >= PLACES);
-    kernel.form == Form::Map && Walk::of(kernel).is_some_and(is_window)
+    matches!(kernel.form, Form::Map | Form::Reduce) && Walk::of(kernel).is_some_and(is_window)
 }
 
 /// For each buffer the number of such loads from it.

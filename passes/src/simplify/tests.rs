@@ -64,6 +64,8 @@ const SAMPLES: &[(&str, &str)] = &[
     ("scale-rows",               "%1 = mul %b0, %a; %y = mul %1, %halves"),
     ("cast-same",                "%y = cast %a {dtype = float}"),
     ("cast-cast",                "%1 = cast %i {dtype = f64}; %y = cast %1 {dtype = f32}"),
+    ("round-whole",              "%1 = cast %c {dtype = float}; %2 = constant {value = 3, dtype = float}; %3 = broadcast %2 {shape = [2, 3, 4], axes = []}; %4 = sub %1, %3; %y = round %4"),
+    ("floor-whole",              "%1 = round %a; %2 = max %1, %zeros; %y = floor %2"),
     // Movement.
     ("reshape-reshape",          "%1 = reshape %a {shape = [6, 4]}; %y = reshape %1 {shape = [3, 8]}"),
     ("reshape-same",             "%y = reshape %a {shape = [2, 3, 4]}"),

@@ -56,7 +56,8 @@ fn nearest(call: &Call<'_>, x: &Tensor, at: i64) -> Result<Tensor, Fault> {
         true => as_dtype(&along(call, "y_zero", &x.shape(), at)?, x.dtype()),
         false => call.trace.full([], call.number_or("y_zero", 0.0)?, x.dtype()),
     };
-    Ok((whole + zero).clamp(-128.0, 127.0).cast(DType::I8))
+    // Beyond the bytes, it is the nearest of them.
+    Ok((whole + zero).cast(DType::I8))
 }
 
 pub(super) fn dequantized(call: &Call<'_>) -> Built {
@@ -82,7 +83,7 @@ pub(super) fn dynamically_quantized(call: &Call<'_>) -> Built {
     let range = largest - &least;
     let scale = range.gt(0.0).select(&range / 255.0, call.trace.full([], 1.0, x.dtype()));
     let zero = (-(least / &scale)).round().clamp(0.0, 255.0) - 128.0;
-    let bytes = ((x / &scale).round() + &zero).clamp(-128.0, 127.0).cast(DType::I8);
+    let bytes = ((x / &scale).round() + &zero).cast(DType::I8);
     Ok(vec![bytes, scale, zero.cast(DType::I8)])
 }
 

@@ -85,6 +85,8 @@ pub(super) const TERMS: &[TermRow] = &[
     ("scale-rows",          Reassociating, "(b(r) · x) · c = b(r · c) · x",                "mul", scale_rows),
     ("cast-same",           Exact,         "cast x : T = x, for x : T",                    "cast", cast_same),
     ("cast-cast",           Exact,         "cast (cast x : U) : V = cast x : V, for x : T within U, unless V clamps U and not T", "cast", cast_cast),
+    ("round-whole",         Exact,         "round x = x, for whole x",                     "round", whole_stays),
+    ("floor-whole",         Exact,         "⌊x⌋ = x, for whole x",                         "floor", whole_stays),
 ];
 
 /// Signs leave products and quotients, unless the value is known to be the negative of another already. A number is not the
@@ -233,6 +235,27 @@ fn cast_cast(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
     };
     let (_, of) = casts.into_iter().find(|(inner, of)| is_direct(inner.dtype, r.ty(of[0]).dtype))?;
     r.cast(of[0], outer.dtype)
+}
+
+/// Whole numbers are rounded to themselves, as bytes are that are taken apart from their zero point and put together again.
+fn whole_stays(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
+    let x = term.operands[0];
+    is_whole(r, x, DEEPEST).then_some(x)
+}
+
+/// How far it is asked what whole numbers are made of.
+const DEEPEST: usize = 4;
+
+/// Whether all numbers of a value are whole. Those of floats with too many digits are, as well.
+fn is_whole(r: &Rewriter<'_>, x: Id, depth: usize) -> bool {
+    let Some(depth) = depth.checked_sub(1) else { return false };
+    if let Some(constant) = r.constant(x) {
+        return constant.fract() == 0.0;
+    }
+    let are_whole = |term: &Term| term.operands.iter().all(|&operand| is_whole(r, operand, depth));
+    ["round", "floor"].iter().any(|name| r.named(x, name).next().is_some())
+        || r.named(x, "cast").any(|cast| !r.ty(cast.operands[0]).dtype.is_float())
+        || ["add", "sub", "max", "min"].iter().any(|name| r.named(x, name).any(are_whole))
 }
 
 /// Whether numbers that a dtype does not have become its nearest one: those of floats do, while whole numbers keep their lowest bits.
