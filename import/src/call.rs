@@ -176,6 +176,14 @@ impl Call<'_> {
         }
     }
 
+    /// The code of a dtype.
+    pub(crate) fn scalar_type(&self, name: &str) -> Option<u64> {
+        match self.argument(name) {
+            Some(Argument::ScalarType(code)) => Some(*code),
+            _ => None,
+        }
+    }
+
     /// A word.
     pub(crate) fn word_or(&self, name: &str, default: &'static str) -> Result<&str, Fault> {
         match self.argument(name) {

@@ -4,6 +4,7 @@ use crate::archive::Archive;
 use crate::constants::{closed_form, may_have_form};
 use crate::error::{ImportError, UnknownOperator};
 use crate::in_place::Renamed;
+use crate::operators::quantization;
 use crate::schema::{
     Argument, ExportedProgram, Graph, InputSpec, MAJOR, Node, OutputSpec, Signature, operator_name,
 };
@@ -187,8 +188,12 @@ impl Reader {
         });
         let updates = updates.collect::<Result<_>>()?;
         let path = path.into();
-        let types =
-            graph.tensor_values.iter().map(|(name, meta)| (name.clone(), tensor_type(meta))).collect();
+        let bytes = quantization::without_sign(&graph);
+        let types = graph.tensor_values.iter().map(|(name, meta)| match bytes.contains(name.as_str()) {
+            true => (name.clone(), tensor_type(&quantization::with_sign(meta))),
+            false => (name.clone(), tensor_type(meta)),
+        });
+        let types = types.collect();
         Ok(Imported { path, nodes: graph.nodes, types, sources, states, results, updates })
     }
 

@@ -171,7 +171,7 @@ pub(crate) enum Argument {
     #[serde(rename = "as_strings")]
     Texts(IgnoredAny),
     #[serde(rename = "as_scalar_type")]
-    ScalarType(IgnoredAny),
+    ScalarType(u64),
     #[serde(rename = "as_memory_format")]
     MemoryFormat(IgnoredAny),
     #[serde(rename = "as_layout")]

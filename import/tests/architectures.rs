@@ -150,6 +150,13 @@ architectures! {
     t5 vit whisper wav2vec2 resnet18 resnet18_training convnext lstm unet
 }
 
+/// Bytes with and without a sign, by numbers that are fixed, of channels, and found in each run.
+#[test]
+fn quantized() {
+    let fixture = Fixture { imported: fixture::archive("quantized"), tensors: fixture::tensors("quantized") };
+    check_outputs(&fixture);
+}
+
 /// Each operator by itself: the loss is the sum of the mean squares of all outputs of floats.
 #[test]
 fn operators() {

@@ -13,7 +13,7 @@
 //! Invariant: but for rounding, the program computes what it did; inputs and outputs keep their types.
 
 use crate::fuse::chain::number;
-use crate::int8_products::{Side, is_widened, spread};
+use crate::product_operands::{Side, is_widened, spread};
 use crate::{Rebuild, loops, parameters};
 use kernfusion_ir::{
     Binary, Builder, DType, DotGeneral, Graph, KernelEntry, Literal, Op, Pad, ReduceOp, Result, ValueId,
@@ -142,7 +142,7 @@ impl Dequantized {
             None => (value, None),
         };
         let (wide, zero) = match Spread::of_operands(graph, difference, Binary::Sub) {
-            Some((wide, zero)) => (wide, Some(zero)),
+            Some((wide, zero)) => (wide, Some(zero).filter(|zero| !zero.is_nothing())),
             None => (difference, None),
         };
         if !is_widened(graph, wide) {
@@ -205,6 +205,11 @@ impl Dequantized {
 }
 
 impl Spread {
+    /// Whether it changes nothing where it is subtracted.
+    fn is_nothing(self) -> bool {
+        matches!(self, Spread::Number(number) if number.value() == 0.0)
+    }
+
     fn of(graph: &Graph, value: ValueId) -> Option<Self> {
         let broadcast = || matches!(graph[value].op, Op::Broadcast(_)).then_some(Spread::Value(value));
         number(graph, value).map(Spread::Number).or_else(broadcast)
@@ -250,7 +255,7 @@ impl Spread {
         let rows: Vec<_> = (0..whole.len()).filter(|axis| !side.summed.contains(axis)).collect();
         let rows: Vec<_> = rows.into_iter().map(|axis| whole[axis]).collect();
         let value = b.reshape(first, &rows)?;
-        spread(&mut b, value, side.rows_places(), &ty.shape)
+        spread(&mut b, value, side.row_places(), &ty.shape)
     }
 }
 
@@ -260,7 +265,7 @@ impl Side {
         let mut summed = self.summed.clone();
         summed.sort_unstable();
         let sums = b.reduce(ReduceOp::Sum, &summed, operand)?;
-        spread(b, sums, self.rows_places(), shape)
+        spread(b, sums, self.row_places(), shape)
     }
 }
 

@@ -38,6 +38,7 @@ pub mod microbatch;
 mod mixed_precision;
 mod parameters;
 pub mod plan;
+mod product_operands;
 mod quantize_weights;
 mod rebuild;
 mod reuse_products;

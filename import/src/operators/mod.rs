@@ -17,6 +17,7 @@ mod normalization;
 pub(crate) mod onnx;
 mod pooling;
 mod product;
+pub(crate) mod quantization;
 mod recurrent;
 mod reduction;
 mod source;
@@ -55,7 +56,7 @@ pub fn operators() -> impl Iterator<Item = &'static Operator> {
 }
 
 fn of_pytorch() -> impl Iterator<Item = &'static Operator> {
-    let families: [&[Operator]; 15] = [
+    let families: [&[Operator]; 16] = [
         elementwise::OPERATORS,
         activation::OPERATORS,
         source::OPERATORS,
@@ -71,6 +72,7 @@ fn of_pytorch() -> impl Iterator<Item = &'static Operator> {
         pooling::OPERATORS,
         recurrent::OPERATORS,
         loss::OPERATORS,
+        quantization::OPERATORS,
     ];
     families.into_iter().flatten()
 }

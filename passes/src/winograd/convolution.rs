@@ -1,7 +1,7 @@
 //! Convolutions in a graph, and their gradients as differentiation leaves them.
 
 use super::{ROWS, TAPS};
-use crate::int8_products;
+use crate::product_operands;
 use crate::window_sums::{Sum, Term};
 use kernfusion_ir::{Builder, DType, DotGeneral, Graph, Op, Result, ValueId, Windows};
 
@@ -278,5 +278,5 @@ fn weights(graph: &Graph, dot: &DotGeneral, kernel: ValueId, later: usize) -> Op
 fn are_f32(graph: &Graph, values: &[ValueId]) -> bool {
     values
         .iter()
-        .all(|&value| graph[value].ty.dtype == DType::F32 && !int8_products::is_widened(graph, value))
+        .all(|&value| graph[value].ty.dtype == DType::F32 && !product_operands::is_widened(graph, value))
 }
