@@ -13,7 +13,7 @@
 //! Invariant: but for rounding, the program computes what it did; inputs and outputs keep their types.
 
 use crate::fuse::chain::number;
-use crate::product_operands::{Side, is_widened, spread};
+use crate::product_operands::{Side, spread};
 use crate::{Rebuild, loops, parameters};
 use kernfusion_ir::{
     Binary, Builder, DType, DotGeneral, Graph, KernelEntry, Literal, Op, Pad, ReduceOp, Result, ValueId,
@@ -107,11 +107,10 @@ impl<'a> Product<'a> {
         let mut b = rebuild.builder(id);
         let mut sum = b.op(dot.clone(), &wide)?;
         for (side, zero) in zeros.into_iter().enumerate() {
-            if let Some(zero) = zero {
-                let sums = sides[1 - side].sums(&mut b, wide[1 - side], shape)?;
-                let too_much = b.mul(zero, sums)?;
-                sum = b.sub(sum, too_much)?;
-            }
+            let Some(zero) = zero else { continue };
+            let sums = sides[1 - side].sums(&mut b, wide[1 - side], shape)?;
+            let too_much = b.mul(zero, sums)?;
+            sum = b.sub(sum, too_much)?;
         }
         if let [Some(left), Some(right)] = zeros {
             let terms: usize = sides[0].summed.iter().map(|&axis| b.ty(wide[0]).shape[axis]).product();
@@ -145,16 +144,10 @@ impl Dequantized {
             Some((wide, zero)) => (wide, Some(zero).filter(|zero| !zero.is_nothing())),
             None => (difference, None),
         };
-        if !is_widened(graph, wide) {
+        let Op::Cast(_) = graph[wide].op else { return None };
+        let bytes = graph[wide].operands[0];
+        if graph[bytes].ty.dtype != DType::I8 {
             return None;
-        }
-        // A view of what was widened is one of the bytes.
-        let mut bytes = wide;
-        while graph[bytes].ty.dtype != DType::I8 {
-            if !matches!(graph[bytes].op, Op::Cast(_)) {
-                views.push(bytes);
-            }
-            bytes = graph[bytes].operands[0];
         }
         let found = Dequantized { bytes, zero, scale, views };
         let is_common =
@@ -299,6 +292,7 @@ fn axes_shown(view: &Op, shape: &[usize], axis: usize) -> Option<Vec<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::product_operands::is_widened;
     use kernfusion_ir::evaluate::{Array, Precision, evaluate_arrays};
     use kernfusion_ir::{Input, InputRole, Origin, TensorType, Windows};
     use std::collections::BTreeMap;
@@ -451,5 +445,18 @@ mod tests {
         assert!(!is_changed([Data, State], 0, [8, 6]), "half a row has one");
         assert!(is_changed([Data, State], 0, [2, 24]), "two rows have one");
         assert!(!is_changed([Data, Data], 0, [4, 12]) && !is_changed([State, State], 0, [4, 12]));
+        // Views of what was widened are not looked through.
+        let mut graph = Graph::default();
+        let mut b = Builder::new(&mut graph, Origin::default());
+        let x = input(&mut b, "x", Data, DType::I8, &[3, 12]);
+        let x = b.cast(x, DType::F32).unwrap();
+        let w = input(&mut b, "w", State, DType::I8, &[48]);
+        let w = b.cast(w, DType::F32).unwrap();
+        let w = b.reshape(w, &[4, 12]).unwrap();
+        let scale = input(&mut b, "scale", State, DType::F32, &[4]);
+        let scale = b.broadcast(scale, &[4, 12], &[0]).unwrap();
+        let w = b.mul(w, scale).unwrap();
+        let y = product(&mut b, 0, [x, w]);
+        assert!(multiplied(graph, y).is_none());
     }
 }

@@ -75,7 +75,7 @@ impl Reader<'_> {
     /// Keeps in mind which results of a node are bytes without a sign.
     ///
     /// # Errors
-    /// The operator takes none, or gives whole numbers of another type.
+    /// The operator takes none.
     pub(super) fn follow_bytes(&mut self, proto: &NodeProto, takes: &str, node: &Node) -> Result<(), Fault> {
         let inputs: Vec<_> = signature::inputs(takes).map(|(name, _)| name).collect();
         let value = |name: &str| {

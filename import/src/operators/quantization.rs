@@ -47,32 +47,25 @@ pub(crate) fn with_sign(meta: &TensorMeta) -> TensorMeta {
     TensorMeta { dtype: INT8, ..meta.clone() }
 }
 
-/// A number, or a tensor of numbers, which are for all elements of that shape, or for each index of an axis.
-enum Common {
-    Number(f64),
-    Tensor(Tensor),
-}
-
-impl Common {
-    fn of(call: &Call<'_>, name: &str, shape: &[usize]) -> Result<Self, Fault> {
-        // Those of channels have names in the plural.
-        let name = if call.has(name) { name.to_string() } else { format!("{name}s") };
-        if !call.is_tensor(&name) {
-            return Ok(Common::Number(call.number(&name)?));
-        }
-        let value = as_dtype(&call.tensor(&name)?, DType::F32);
-        let own = value.shape();
-        let mut spread = vec![1; if call.has("axis") { shape.len() } else { 0 }];
-        if call.has("axis") {
-            let place = axis(call.int("axis")?, shape.len())?.unsigned_abs();
-            spread[place] = own.iter().product();
-            if shape.get(place) != spread.get(place) {
-                return Err(format!("{name} of shape {own:?} is not along axis {place} of {shape:?}"));
-            }
-        } else if own.iter().product::<usize>() != 1 {
-            return Err(format!("{name} of shape {own:?} is no number"));
-        }
-        Ok(Common::Tensor(value.reshape(spread)))
+/// A number, or one for each index of an axis, as of that shape; less another one.
+fn common(call: &Call<'_>, name: &str, shape: &[usize], less: f64) -> Result<Tensor, Fault> {
+    // Those of channels have names in the plural.
+    let name = if call.has(name) { name.to_string() } else { format!("{name}s") };
+    if !call.is_tensor(&name) {
+        return Ok(call.trace.full([], call.number(&name)? - less, DType::F32));
+    }
+    let value = as_dtype(&call.tensor(&name)?, DType::F32);
+    let value = if less == 0.0 { value } else { value - less };
+    let mut spread = vec![];
+    if call.has("axis") {
+        spread = vec![1; shape.len()];
+        let place = axis(call.int("axis")?, shape.len())?.unsigned_abs();
+        *spread.get_mut(place).ok_or("a scalar has no channels")? = shape[place];
+    }
+    let (own, whole) = (value.shape(), spread.iter().product::<usize>());
+    match own.len() < 2 && own.iter().product::<usize>() == whole {
+        true => Ok(value.reshape(spread)),
+        false => Err(format!("{name} has the shape {own:?}, and {whole} are needed")),
     }
 }
 
@@ -87,16 +80,9 @@ fn shift(call: &Call<'_>) -> Result<f64, Fault> {
 
 fn quantized(call: &Call<'_>) -> Built {
     let x = as_dtype(&call.tensor("input")?, DType::F32);
-    let shape = x.shape();
-    let scaled = match Common::of(call, "scale", &shape)? {
-        Common::Number(scale) => &x * (1.0 / scale),
-        Common::Tensor(scale) => &x * scale.recip(),
-    };
-    let shift = shift(call)?;
-    let whole = match Common::of(call, "zero_point", &shape)? {
-        Common::Number(zero) => scaled.round() + (zero - shift),
-        Common::Tensor(zero) => scaled.round() + (zero - shift),
-    };
+    let (shape, shift) = (x.shape(), shift(call)?);
+    let whole = (x * common(call, "scale", &shape, 0.0)?.recip()).round();
+    let whole = whole + common(call, "zero_point", &shape, shift)?;
     let (least, most) = (call.number("quant_min")? - shift, call.number("quant_max")? - shift);
     // Bytes have bounds themselves.
     let bounded = if (least, most) == (-128.0, 127.0) { whole } else { whole.clamp(least, most) };
@@ -105,18 +91,9 @@ fn quantized(call: &Call<'_>) -> Built {
 
 fn dequantized(call: &Call<'_>) -> Built {
     let x = call.tensor("input")?;
-    let (shape, shift) = (x.shape(), shift(call)?);
-    let wide = x.cast(DType::F32);
-    let centred = match Common::of(call, "zero_point", &shape)? {
-        Common::Number(zero) if zero == shift => wide,
-        Common::Number(zero) => wide - (zero - shift),
-        Common::Tensor(zero) if shift == 0.0 => wide - zero,
-        Common::Tensor(zero) => wide - (zero - shift),
-    };
-    let real = match Common::of(call, "scale", &shape)? {
-        Common::Number(scale) => centred * scale,
-        Common::Tensor(scale) => centred * scale,
-    };
+    let shape = x.shape();
+    let centred = x.cast(DType::F32) - common(call, "zero_point", &shape, shift(call)?)?;
+    let real = centred * common(call, "scale", &shape, 0.0)?;
     one(as_dtype(&real, call.result()?.dtype))
 }
 
