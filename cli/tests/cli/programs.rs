@@ -59,7 +59,7 @@ fn every_stage_and_form_is_shown() {
             && !dump("--stage simplify").contains("bf16[")
     );
     assert_ne!(dump("--stage simplify --stop-after 1"), dump("--stage simplify"));
-    assert_eq!(dump("--stage simplify --stop-after 2"), dump("--stage simplify --after fold"));
+    assert_eq!(dump("--stage simplify --stop-after 3"), dump("--stage simplify --after fold"));
     assert!(dump("--stage fuse").starts_with("kernels "));
     let json: Value = serde_json::from_str(&dump("--stage fuse --format json")).unwrap();
     assert!(json["kernels"].as_array().is_some_and(|kernels| kernels.len() > 10));
@@ -113,16 +113,16 @@ fn a_difference_names_what_a_pass_changed() {
     let work = Workplace::new();
     let dump = |flags: &str| work.succeed(&format!("dump --config small.json --batch-size 2 {flags}"));
     let merged = dump("--diff cse");
-    assert!(merged.starts_with("# pass 3: cse (computes equal expressions once)\n"), "{merged}");
+    assert!(merged.starts_with("# pass 4: cse (computes equal expressions once)\n"), "{merged}");
     let changes = |text: &str, sign: &str| text.lines().filter(|line| line.starts_with(sign)).count();
     assert!(changes(&merged, "- %") > 10 && changes(&merged, "+ %") == 0, "{merged}");
     // Numbers of nodes add up.
     let nodes = |stop: usize| changes(&dump(&format!("--stage simplify --stop-after {stop}")), "  %");
-    assert_eq!(nodes(2) - nodes(3), changes(&merged, "- %"));
+    assert_eq!(nodes(3) - nodes(4), changes(&merged, "- %"));
     let rewritten = dump("--diff simplify");
     assert!(rewritten.contains("# in place of %") && rewritten.contains(", by "), "{rewritten}");
     assert!(rewritten.contains("@@ blocks.0"), "{rewritten}");
-    assert_eq!(dump("--diff 3"), merged);
+    assert_eq!(dump("--diff 4"), merged);
     // A pass that no mode has, on the program as traced: what the flag keeps in bytes, the pass does.
     let narrowed = dump("--work decode --diff weights-int8");
     assert!(narrowed.starts_with("# pass weights-int8 (keeps matrices"), "{narrowed}");
