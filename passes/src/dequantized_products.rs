@@ -150,6 +150,9 @@ impl Dequantized {
             return None;
         }
         let found = Dequantized { bytes, zero, scale, views };
+        if !zero.is_none_or(|zero| zero.is_whole(graph)) {
+            return None;
+        }
         let is_common =
             |common: Option<Spread>| common.is_none_or(|common| found.has_rows(graph, common, side));
         (is_common(zero) && is_common(scale) && found.can_pad(graph)).then_some(found)
@@ -201,6 +204,14 @@ impl Spread {
     /// Whether it changes nothing where it is subtracted.
     fn is_nothing(self) -> bool {
         matches!(self, Spread::Number(number) if number.value() == 0.0)
+    }
+
+    /// Whether it is whole, as zero points are. With others the difference of sums would lose digits that sums of differences have.
+    fn is_whole(self, graph: &Graph) -> bool {
+        match self {
+            Spread::Number(number) => number.value().fract() == 0.0,
+            Spread::Value(value) => is_whole(graph, value),
+        }
     }
 
     fn of(graph: &Graph, value: ValueId) -> Option<Self> {
@@ -259,6 +270,17 @@ impl Side {
         summed.sort_unstable();
         let sums = b.reduce(ReduceOp::Sum, &summed, operand)?;
         spread(b, sums, self.row_places(), shape)
+    }
+}
+
+/// Whether a value is made of whole numbers: bytes, integers, and what they are less.
+fn is_whole(graph: &Graph, value: ValueId) -> bool {
+    let node = &graph[value];
+    match &node.op {
+        Op::Cast(_) if !graph[node.operands[0]].ty.dtype.is_float() => true,
+        Op::Constant(constant) => constant.value.value().fract() == 0.0,
+        Op::Binary(Binary::Add | Binary::Sub) => node.operands.iter().all(|&x| is_whole(graph, x)),
+        op => op.entry() == KernelEntry::View && is_whole(graph, node.operands[0]),
     }
 }
 
@@ -366,11 +388,12 @@ mod tests {
             let shape = [8, 4, 3];
             let w = input(&mut b, "w", InputRole::State, DType::I8, &shape);
             let axes: &[usize] = if of_rows { &[0] } else { &[] };
-            let common = |b: &mut Builder<'_>, name| {
-                let own = input(b, name, InputRole::State, DType::F32, &shape[..axes.len()]);
+            let common = |b: &mut Builder<'_>, name, dtype| {
+                let own = input(b, name, InputRole::State, dtype, &shape[..axes.len()]);
+                let own = b.cast(own, DType::F32).unwrap();
                 b.broadcast(own, &shape, axes).unwrap()
             };
-            let (zero, scale) = (common(&mut b, "zeros"), common(&mut b, "scales"));
+            let (zero, scale) = (common(&mut b, "zeros", DType::I8), common(&mut b, "scales", DType::F32));
             let w = real(&mut b, w, zero, scale);
             let y = match is_viewed {
                 false => {

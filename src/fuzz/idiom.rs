@@ -109,7 +109,9 @@ fn dequantized(a: &mut Author, bytes: ValueId, axis: Option<usize>) -> Written {
             let number = (a.draws.between(least, most) / step).round() * step;
             return a.full(number, &ty);
         };
-        let each = a.data(DType::F32, &[shape[axis]], least..most);
+        let dtype = if step == 1.0 { DType::I8 } else { DType::F32 };
+        let each = a.data(dtype, &[shape[axis]], least..most);
+        let each = if step == 1.0 { a.add(Cast { dtype: DType::F32 }, &[each])? } else { each };
         a.broadcast(each, &shape, &[axis])
     };
     let wide = a.add(Cast { dtype: DType::F32 }, &[bytes])?;
