@@ -3,6 +3,7 @@
     python quantized_fixture.py FOLDER      quantized.pt2.z and quantized.safetensors.z
 
 torchao's quantizers write these operators (`prepare_pt2e`, `convert_pt2e`). Here each stands with numbers of its own; bytes have a sign, or none.
+Written with PyTorch 2.15 and torchao 0.18.
 """
 
 import sys

@@ -86,7 +86,7 @@ impl<const STEP: usize> Runs<STEP> {
         }
     }
 
-    /// The same where there are at most so many runs. There are no closures in it: they would not have the instruction set.
+    /// The same for `MOST` runs, or any number above two. Closures would be compiled without the instruction set, and slow it twofold.
     #[inline(always)]
     unsafe fn pack_runs<const MOST: usize>(
         &self,
