@@ -95,6 +95,17 @@ impl DType {
         }
     }
 
+    /// The largest number up to which the type has all whole ones.
+    pub fn largest_whole(self) -> f64 {
+        match self {
+            DType::F32 => f64::from(1 << f32::MANTISSA_DIGITS),
+            DType::BF16 => f64::from(1 << half::bf16::MANTISSA_DIGITS),
+            DType::F16 => f64::from(1 << half::f16::MANTISSA_DIGITS),
+            DType::F64 => (1_u64 << f64::MANTISSA_DIGITS) as f64,
+            DType::I32 | DType::U32 | DType::I8 | DType::Bool => self.highest(),
+        }
+    }
+
     /// The smallest positive number with all digits that the type has: 1 for integers.
     pub fn smallest_normal(self) -> f64 {
         match self {

@@ -22,9 +22,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The most elements of all values that are evaluated, and the most products of theirs.
 const MOST: usize = 1 << 24;
 
-/// The largest whole number up to which all whole numbers are exact in `f32`.
-const LARGEST: f64 = 16_777_216.0;
-
 /// How a tensor of whole numbers or truth values follows from coordinates.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ClosedForm {
@@ -209,7 +206,7 @@ impl Evaluated<'_> {
         self.left = self.left.checked_sub(work)?;
         let values: Vec<f64> =
             node.op.eval(&operands, &node.ty).into_iter().map(|x| node.ty.dtype.round(x)).collect();
-        let is_whole = |x: &f64| x.fract() == 0.0 && x.abs() <= LARGEST;
+        let is_whole = |x: &f64| x.fract() == 0.0 && x.abs() <= DType::F32.largest_whole();
         values.iter().all(is_whole).then(|| Array { ty: node.ty.clone(), values })
     }
 }

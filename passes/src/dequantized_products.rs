@@ -14,18 +14,21 @@
 
 use crate::fuse::chain::number;
 use crate::product_operands::{Side, spread};
-use crate::{Rebuild, loops, parameters};
+use crate::{Rebuild, loops, parameters, simplify};
 use kernfusion_ir::{
     Binary, Builder, DType, DotGeneral, Graph, KernelEntry, Literal, Op, Pad, ReduceOp, Result, ValueId,
 };
 use std::collections::BTreeSet;
 
+/// The largest zero point: of `i8` and of `u8` they are no larger.
+const LARGEST_ZERO: f64 = 255.0;
+
 pub(crate) fn multiply_bytes(graph: &mut Graph) -> Result<()> {
     loops::change_bodies(graph, multiply_bytes)?;
-    let known = parameters::computed_of(graph);
+    let values = Values::of(graph);
     let mut rebuild = Rebuild::new(graph);
     for id in graph.ids() {
-        match Product::of(graph, &known, id) {
+        match values.product(id) {
             Some(product) => product.rewritten(&mut rebuild, id)?,
             None => {
                 rebuild.copy(id)?;
@@ -38,8 +41,17 @@ pub(crate) fn multiply_bytes(graph: &mut Graph) -> Result<()> {
 
 /// Whether there is such a product.
 pub(crate) fn are_in(graph: &Graph) -> bool {
-    let known = parameters::computed_of(graph);
-    graph.ids().any(|id| Product::of(graph, &known, id).is_some())
+    let values = Values::of(graph);
+    graph.ids().any(|id| values.product(id).is_some())
+}
+
+/// What is known of a program.
+struct Values<'a> {
+    graph: &'a Graph,
+    /// Those that follow from parameters.
+    known: BTreeSet<ValueId>,
+    /// Of those that are made of whole numbers the largest magnitude.
+    whole: Vec<Option<f64>>,
 }
 
 /// A product of such numbers with others that follow from parameters.
@@ -68,23 +80,68 @@ enum Spread {
     Value(ValueId),
 }
 
-impl<'a> Product<'a> {
+impl<'a> Values<'a> {
+    fn of(graph: &'a Graph) -> Self {
+        Values { graph, known: parameters::computed_of(graph), whole: simplify::largest_whole(graph) }
+    }
+
     /// The product that a node is, if it is one.
-    fn of(graph: &'a Graph, known: &BTreeSet<ValueId>, id: ValueId) -> Option<Self> {
+    fn product(&self, id: ValueId) -> Option<Product<'a>> {
+        let graph = self.graph;
         let node = &graph[id];
         let Op::DotGeneral(dot) = &node.op else { return None };
         let operands = [node.operands[0], node.operands[1]];
         let are_f32 = operands.into_iter().chain([id]).all(|value| graph[value].ty.dtype == DType::F32);
-        let [left, right] = operands.map(|operand| known.contains(&operand));
+        let [left, right] = operands.map(|operand| self.known.contains(&operand));
         if !are_f32 || left == right || dot.lhs_contract.is_empty() {
             return None;
         }
         let sides = Side::both(dot, operands.map(|operand| graph[operand].ty.rank()));
-        let operand = |side: usize| Dequantized::of(graph, operands[side], &sides[side]);
+        let operand = |side: usize| self.dequantized(operands[side], &sides[side]);
         let operands = [operand(0)?, operand(1)?];
         Some(Product { graph, dot, sides, operands })
     }
 
+    /// Whether an operand of a product is such a one.
+    fn dequantized(&self, operand: ValueId, side: &Side) -> Option<Dequantized> {
+        let graph = self.graph;
+        let (mut value, mut views) = (operand, vec![]);
+        while is_view(graph, value) {
+            views.push(value);
+            value = graph[value].operands[0];
+        }
+        let (difference, scale) = match Spread::of_operands(graph, value, Binary::Mul) {
+            Some((difference, scale)) => (difference, Some(scale)),
+            None => (value, None),
+        };
+        let (wide, zero) = match Spread::of_operands(graph, difference, Binary::Sub) {
+            Some((wide, zero)) => (wide, Some(zero).filter(|zero| !zero.is_nothing())),
+            None => (difference, None),
+        };
+        let Op::Cast(_) = graph[wide].op else { return None };
+        let bytes = graph[wide].operands[0];
+        if graph[bytes].ty.dtype != DType::I8 {
+            return None;
+        }
+        let found = Dequantized { bytes, zero, scale, views };
+        let is_common =
+            |common: Option<Spread>| common.is_none_or(|common| found.has_rows(graph, common, side));
+        let is_zero_point = zero.is_none_or(|zero| self.is_zero_point(zero));
+        (is_zero_point && is_common(zero) && is_common(scale) && found.can_pad(graph)).then_some(found)
+    }
+
+    /// Whether it is a zero point: whole, and not much more than bytes are. With others the difference of sums would lose digits
+    /// that sums of differences have.
+    fn is_zero_point(&self, zero: Spread) -> bool {
+        let magnitude = match zero {
+            Spread::Number(number) => Some(number.value().abs()).filter(|number| number.fract() == 0.0),
+            Spread::Value(value) => self.whole[value.index()],
+        };
+        magnitude.is_some_and(|magnitude| magnitude <= LARGEST_ZERO)
+    }
+}
+
+impl Product<'_> {
     fn rewritten(self, rebuild: &mut Rebuild<'_>, id: ValueId) -> Result<()> {
         let Product { graph, dot, sides, operands } = self;
         let shape = &graph[id].ty.shape;
@@ -130,34 +187,6 @@ impl<'a> Product<'a> {
 }
 
 impl Dequantized {
-    fn of(graph: &Graph, operand: ValueId, side: &Side) -> Option<Self> {
-        let (mut value, mut views) = (operand, vec![]);
-        while is_view(graph, value) {
-            views.push(value);
-            value = graph[value].operands[0];
-        }
-        let (difference, scale) = match Spread::of_operands(graph, value, Binary::Mul) {
-            Some((difference, scale)) => (difference, Some(scale)),
-            None => (value, None),
-        };
-        let (wide, zero) = match Spread::of_operands(graph, difference, Binary::Sub) {
-            Some((wide, zero)) => (wide, Some(zero).filter(|zero| !zero.is_nothing())),
-            None => (difference, None),
-        };
-        let Op::Cast(_) = graph[wide].op else { return None };
-        let bytes = graph[wide].operands[0];
-        if graph[bytes].ty.dtype != DType::I8 {
-            return None;
-        }
-        let found = Dequantized { bytes, zero, scale, views };
-        if !zero.is_none_or(|zero| zero.is_whole(graph)) {
-            return None;
-        }
-        let is_common =
-            |common: Option<Spread>| common.is_none_or(|common| found.has_rows(graph, common, side));
-        (is_common(zero) && is_common(scale) && found.can_pad(graph)).then_some(found)
-    }
-
     /// Whether what elements have in common is the same along the axes that are summed.
     fn has_rows(&self, graph: &Graph, common: Spread, side: &Side) -> bool {
         let Spread::Value(broadcast) = common else { return true };
@@ -181,20 +210,15 @@ impl Dequantized {
         }
     }
 
-    /// The bytes as the operand shows them, widened. They are padded as bytes, for a padded image is in memory.
+    /// The bytes as the operand shows them, widened. They are moved and padded as bytes, for what is moved may be in memory.
     fn shown(&self, graph: &Graph, rebuild: &mut Rebuild<'_>) -> Result<ValueId> {
         let mut value = rebuild.place(self.bytes);
-        let last_padding = self.views.iter().position(|&view| matches!(graph[view].op, Op::Pad(_)));
-        for (at, &view) in self.views.iter().enumerate().rev() {
-            let mut b = rebuild.builder(view);
-            if last_padding.is_none_or(|last| at < last) {
-                value = b.cast(value, DType::F32)?;
-            }
+        for &view in self.views.iter().rev() {
             let op = match (&graph[view].op, self.zero) {
                 (Op::Pad(pad), Some(Spread::Number(zero))) => Pad { value: zero, ..pad.clone() }.into(),
                 (op, _) => op.clone(),
             };
-            value = b.op(op, &[value])?;
+            value = rebuild.builder(view).op(op, &[value])?;
         }
         rebuild.builder(self.bytes).cast(value, DType::F32)
     }
@@ -204,14 +228,6 @@ impl Spread {
     /// Whether it changes nothing where it is subtracted.
     fn is_nothing(self) -> bool {
         matches!(self, Spread::Number(number) if number.value() == 0.0)
-    }
-
-    /// Whether it is whole, as zero points are. With others the difference of sums would lose digits that sums of differences have.
-    fn is_whole(self, graph: &Graph) -> bool {
-        match self {
-            Spread::Number(number) => number.value().fract() == 0.0,
-            Spread::Value(value) => is_whole(graph, value),
-        }
     }
 
     fn of(graph: &Graph, value: ValueId) -> Option<Self> {
@@ -270,17 +286,6 @@ impl Side {
         summed.sort_unstable();
         let sums = b.reduce(ReduceOp::Sum, &summed, operand)?;
         spread(b, sums, self.row_places(), shape)
-    }
-}
-
-/// Whether a value is made of whole numbers: bytes, integers, and what they are less.
-fn is_whole(graph: &Graph, value: ValueId) -> bool {
-    let node = &graph[value];
-    match &node.op {
-        Op::Cast(_) if !graph[node.operands[0]].ty.dtype.is_float() => true,
-        Op::Constant(constant) => constant.value.value().fract() == 0.0,
-        Op::Binary(Binary::Add | Binary::Sub) => node.operands.iter().all(|&x| is_whole(graph, x)),
-        op => op.entry() == KernelEntry::View && is_whole(graph, node.operands[0]),
     }
 }
 

@@ -23,6 +23,7 @@
 
 mod autodiff;
 mod bf16_activations;
+mod byte_tables;
 mod closed_form;
 mod cse;
 mod dce;

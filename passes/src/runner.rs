@@ -1,7 +1,7 @@
 //! The pass runner: times each pass, shows its result to an observer, verifies it, and names the pass that fails.
 
 use crate::{
-    WeightType, bf16_activations, cse, dce, dequantized_products, fold, int8_products, loops,
+    WeightType, bf16_activations, byte_tables, cse, dce, dequantized_products, fold, int8_products, loops,
     mixed_precision, quantize_weights, reuse_products, scale_products, simplify, sort_rows, split_reductions,
     window_sums, winograd,
 };
@@ -103,15 +103,20 @@ pub const DEQUANTIZED_PRODUCTS: &[Pass] = &[Pass {
     run: |graph| quiet(dequantized_products::multiply_bytes(graph)),
 }];
 
-/// Passes for CPUs, whose caches hold what is made of an image. They stand after [`PIPELINE`] and [`MIXED_PRECISION`]: products of bf16 are
-/// quick, and would round what is multiplied in place of the image.
+/// Passes for CPUs, whose caches hold tables and what is made of an image. They stand after [`PIPELINE`] and [`MIXED_PRECISION`]: products of
+/// bf16 are quick, and would round what is multiplied in place of the image.
 pub const OF_CPUS: &[Pass] = &[
+    Pass {
+        name: "byte-tables",
+        about: "looks up costly functions of bytes",
+        run: |graph| quiet(byte_tables::look_up(graph)),
+    },
     Pass {
         name: "winograd",
         about: "convolves with fewer multiplications",
         run: |graph| quiet(winograd::multiply_less(graph)),
     },
-    // The convolutions of a network have tables and padding in common.
+    // Equal functions have one table, and the convolutions of a network have theirs and padding in common.
     Pass {
         name: "cse",
         about: "computes equal expressions once",

@@ -14,7 +14,7 @@ type Written = Option<ValueId>;
 type Idiom = (&'static str, fn(&mut Author, ValueId) -> Written);
 
 /// All of them; what is there twice is written twice as often.
-pub(super) const IDIOMS: [Idiom; 22] = [
+pub(super) const IDIOMS: [Idiom; 23] = [
     ("softmax", softmax),
     ("layer norm", layer_norm),
     ("RMS norm", rms_norm),
@@ -24,6 +24,7 @@ pub(super) const IDIOMS: [Idiom; 22] = [
     ("linear", linear),
     ("linear", linear),
     ("bytes", |author, _| bytes(author)),
+    ("function of bytes", |author, _| function_of_bytes(author)),
     ("windows", |author, _| windows(author)),
     ("cross entropy", cross_entropy),
     ("embedding", embedding),
@@ -124,6 +125,21 @@ fn dequantized(a: &mut Author, bytes: ValueId, axis: Option<usize>) -> Written {
     };
     let scale = common(a, [0.001, 0.01, 0.001])?;
     a.add(Binary::Mul, &[centred, scale])
+}
+
+/// Bytes of a function of bytes, of which there are so many that they can be looked up.
+fn function_of_bytes(a: &mut Author) -> Written {
+    let shape = *a.draws.choose(&[[4096, 1], [65, 64], [31, 150], [1, 5000]]);
+    let bytes = a.data(DType::I8, &shape, -128.0..128.0);
+    let x = dequantized(a, bytes, None)?;
+    let function = *a.draws.choose(&[Unary::Tanh, Unary::Erf, Unary::Sigmoid, Unary::Exp]);
+    let y = a.add(function, &[x])?;
+    let product = a.add(Binary::Mul, &[x, y])?;
+    let activated = *a.draws.choose(&[y, product]);
+    let scaled = a.scale(activated, 40.0)?;
+    let rounded = a.add(Unary::Round, &[scaled])?;
+    let narrow = a.add(Cast { dtype: DType::I8 }, &[rounded])?;
+    a.add(Cast { dtype: DType::F32 }, &[narrow])
 }
 
 /// A product of bytes, k last or first in either of them, with a scale for each column; or of what bytes stand for, of which one is a parameter.

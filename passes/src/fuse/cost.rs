@@ -29,15 +29,19 @@ pub(crate) fn moving(bytes: usize) -> f64 {
     bytes as f64 / BANDWIDTH
 }
 
-/// Seconds to compute one element of an elementwise op or reduction.
-pub(crate) fn computing_element(op: &Op) -> f64 {
-    let operations = match op {
+/// How many cheap operations one element of an elementwise op or reduction takes.
+pub(crate) fn operations(op: &Op) -> f64 {
+    match op {
         Op::Unary(op) if is_costly_unary(*op) => COSTLY,
         Op::Binary(Binary::Pow) => COSTLY,
         Op::Binary(Binary::Div) => DIVISION,
         _ => 1.0,
-    };
-    operations / OPERATIONS
+    }
+}
+
+/// Seconds to compute one element of an elementwise op or reduction.
+pub(crate) fn computing_element(op: &Op) -> f64 {
+    operations(op) / OPERATIONS
 }
 
 /// Seconds to compute a region for `points` points.

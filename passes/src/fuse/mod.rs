@@ -34,7 +34,7 @@ pub use kernfusion_ir::kernel::any_kernel;
 use kernfusion_ir::kernel::{
     Accepts, BufferId, CollectiveCall, Domain, Form, Kernel, KernelGraph, RefusedFusion, Region,
 };
-use kernfusion_ir::{Binary, Collective, DType, Graph, KernelEntry, Op, Output, ValueId};
+use kernfusion_ir::{Binary, Collective, DType, Graph, KernelEntry, Op, Output, TensorType, ValueId};
 use lower::Candidate;
 use memo::{Memo, Symbols};
 use order::GroupOrder;
@@ -164,6 +164,7 @@ impl<'a> Planner<'a> {
         let mut forced = outputs.clone();
         if fusion != Fusion::None {
             forced.extend(graph.ids().filter(|&id| is_transposed_often(graph, id)));
+            forced.extend(graph.ids().filter(|&id| is_byte_table(graph, id)));
         }
         loop {
             let free = free_values(graph, &forced, fusion);
@@ -196,7 +197,11 @@ impl<'a> Planner<'a> {
                 return Ok(planner);
             }
             let before = forced.len();
-            forced.extend(faults.iter().map(|(_, fault)| fault.node));
+            for (_, fault) in &faults {
+                // Widened bytes are stored as bytes.
+                let bytes = is_widened_byte(graph, fault.node).then(|| graph[fault.node].operands[0]);
+                forced.insert(bytes.filter(|bytes| !forced.contains(bytes)).unwrap_or(fault.node));
+            }
             if let Some((node, fault)) = faults.into_iter().next().filter(|_| forced.len() == before) {
                 let (op, origin) = (graph[node].op.name(), graph[node].origin.clone());
                 return Err(FuseError { op, reason: fault.reason.into(), origin });
@@ -487,6 +492,9 @@ impl<'a> Planner<'a> {
         if is_prologue && a.kernel.form != Form::Map {
             return Err("a contraction reads its operands from memory");
         }
+        if a.members.iter().any(|&member| is_byte_table(self.graph, member)) {
+            return Err("a table is computed once, and looked up often");
+        }
         if a.members.iter().any(|&member| continued_state(self.graph, member).is_some()) {
             return Err("it changes a part of a state");
         }
@@ -608,6 +616,12 @@ fn free_values(graph: &Graph, forced: &BTreeSet<ValueId>, fusion: Fusion) -> Vec
 fn is_widened_byte(graph: &Graph, id: ValueId) -> bool {
     let node = &graph[id];
     matches!(node.op, Op::Cast(_)) && graph[node.operands[0]].ty.dtype == DType::I8
+}
+
+/// Whether a value has a byte for each byte, to be looked up: its entries are computed once.
+fn is_byte_table(graph: &Graph, id: ValueId) -> bool {
+    let looks_up = |&(user, place): &(ValueId, usize)| matches!(graph[user].op, Op::Gather(_)) && place == 0;
+    graph[id].ty == TensorType::new(DType::I8, [256]) && graph.users(id).iter().any(looks_up)
 }
 
 /// Whether a permutation has another innermost axis than what it shows, and many readers that would all go through memory in strides; products

@@ -3,9 +3,10 @@
 //! Each e-class knows the [`Facts`] that all of its nodes share. Types come from the op's own type rule and from nowhere
 //! else; a rewrite that would equate values of two types is a broken rule and panics.
 
+use super::whole;
 use crate::fold;
 use egg::{Analysis, DidMerge, EGraph, Id, Language};
-use kernfusion_ir::{Broadcast, Constant, KernelEntry, Literal, Op, TensorType};
+use kernfusion_ir::{Broadcast, Constant, InputRole, KernelEntry, Literal, Op, TensorType};
 
 /// What an e-node computes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -80,9 +81,28 @@ pub(super) struct Facts {
     pub(super) constant: Option<Literal>,
     /// Whether it is a state, or parts of states moved or cast: small beside activations, and the same for a whole run.
     pub(super) weight: bool,
+    /// If all elements are whole, no magnitude is larger than this; if it is ∞, they may be infinite or NaN.
+    pub(super) whole: Option<Literal>,
 }
 
 impl Facts {
+    /// What an op makes of values of which this is known.
+    ///
+    /// # Panics
+    /// If the op does not take them.
+    pub(super) fn of(op: &Op, operands: &[&Facts]) -> Facts {
+        let types: Vec<_> = operands.iter().map(|facts| &facts.ty).collect();
+        let ty = op.infer(&types).unwrap_or_else(|error| panic!("a rewrite built {}: {error}", op.name()));
+        let constant = constant(op, operands, &ty);
+        let moved = matches!(op.entry(), KernelEntry::View) || matches!(op, Op::Concat(_) | Op::Cast(_));
+        let weight = match op {
+            Op::Input(input) => input.role == InputRole::State,
+            _ => moved && operands.iter().all(|facts| facts.weight),
+        };
+        let whole = constant.map_or_else(|| whole::bound(op, operands, &ty), whole::of_number);
+        Facts { ty, constant, weight, whole }
+    }
+
     /// The number that each element is, if the dtype has it. Such a value stands in the e-graph as that number, which is
     /// cheaper than all its other forms: no rule has anything to add.
     pub(super) fn number(&self) -> Option<Literal> {
@@ -112,28 +132,25 @@ impl Analysis<Term> for Knowledge {
     type Data = Facts;
 
     fn make(terms: &mut Terms, term: &Term, _: Id) -> Facts {
-        let op = match &term.head {
-            Head::Leaf(number) => return terms.analysis.leaves[*number].clone(),
-            Head::Op(op) => op,
-        };
-        let operands: Vec<_> = term.operands.iter().map(|&operand| &terms[operand].data).collect();
-        let types: Vec<_> = operands.iter().map(|facts| &facts.ty).collect();
-        let ty = op.infer(&types).unwrap_or_else(|error| panic!("a rewrite built {}: {error}", op.name()));
-        let constant = constant(op, &operands, &ty);
-        let moved = matches!(op.entry(), KernelEntry::View) || matches!(op, Op::Concat(_) | Op::Cast(_));
-        let weight = moved && operands.iter().all(|facts| facts.weight);
-        Facts { ty, constant, weight }
+        match &term.head {
+            Head::Leaf(number) => terms.analysis.leaves[*number].clone(),
+            Head::Op(op) => {
+                let operands: Vec<_> = term.operands.iter().map(|&operand| &terms[operand].data).collect();
+                Facts::of(op, &operands)
+            }
+        }
     }
 
     fn merge(&mut self, into: &mut Facts, from: Facts) -> DidMerge {
         assert_eq!(into.ty, from.ty, "a rewrite equates values of two types");
         // Reassociation may round constants differently; the first stays, so that the result has one meaning.
-        let learns = into.constant.is_none() && from.constant.is_some() || !into.weight && from.weight;
-        let knew_more =
-            into.constant.is_some() && into.constant != from.constant || into.weight && !from.weight;
-        into.constant = into.constant.or(from.constant);
-        into.weight |= from.weight;
-        DidMerge(learns, knew_more)
+        let constant = into.constant.or(from.constant);
+        let weight = into.weight || from.weight;
+        let whole = into.whole.into_iter().chain(from.whole).min_by(|x, y| x.value().total_cmp(&y.value()));
+        let both = Facts { ty: from.ty.clone(), constant, weight, whole };
+        let merged = DidMerge(*into != both, from != both);
+        *into = both;
+        merged
     }
 
     /// A value known to be one number also is that number.

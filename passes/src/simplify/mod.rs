@@ -6,7 +6,7 @@
 //! %3 = dot_general %x, %2 {.., rhs_contract = [0]}   →   %2 = dot_general %x, %w {.., rhs_contract = [1]}
 //! ```
 //!
-//! * `language`: e-nodes are ops over e-classes; a class knows its type and whether it is one number.
+//! * `language`: e-nodes are ops over e-classes; a class knows its type, whether it is one number, and whether its numbers are whole (`whole`).
 //! * `pattern`, `rewriter`, `rules`: what is equal to what.
 //! * `cost`, `extract`: which of it to take; never a program that costs more than the original.
 //! * `region`, `solution`: one e-graph for each region; equal regions (layers) are simplified once.
@@ -24,12 +24,13 @@ mod rules;
 mod solution;
 #[cfg(test)]
 mod tests;
+mod whole;
 
 pub use extract::Pick;
 pub use rules::{Rounding, RuleSet};
 
 use crate::dce;
-use kernfusion_ir::{Graph, Op, Result, ValueId};
+use kernfusion_ir::{Graph, Literal, Op, Result, ValueId};
 use region::{Place, Region, Shape};
 use rustc_hash::FxHashMap;
 use solution::{Solution, solve};
@@ -92,6 +93,11 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.lines().iter().try_for_each(|line| writeln!(f, "{line}"))
     }
+}
+
+/// Of each value that is made of whole numbers: what no magnitude of these is larger than.
+pub(crate) fn largest_whole(graph: &Graph) -> Vec<Option<f64>> {
+    region::facts(graph).into_iter().map(|facts| facts.whole.map(Literal::value)).collect()
 }
 
 /// Simplifies a graph. Values that no output needs are dropped; inputs stay.

@@ -12,7 +12,7 @@
 
 use super::language::Facts;
 use crate::fuse::widened_states;
-use kernfusion_ir::{Graph, InputRole, KernelEntry, Op, RandomBits, ValueId};
+use kernfusion_ir::{Graph, KernelEntry, Op, RandomBits, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A run of at most this many nodes is never cut.
@@ -62,8 +62,9 @@ pub(super) struct Region {
 /// Cuts a graph into regions in execution order. Inputs belong to none.
 pub(super) fn regions(graph: &Graph) -> Vec<Region> {
     let pieces = pieces(graph);
-    let widened = widened_states(graph);
-    let mut regions: Vec<_> = pieces.iter().map(|piece| Collector::region(graph, &widened, piece)).collect();
+    let (widened, facts) = (widened_states(graph), facts(graph));
+    let mut regions: Vec<_> =
+        pieces.iter().map(|piece| Collector::region(graph, &widened, &facts, piece)).collect();
     // What other regions or the caller read is an output.
     let mut needed: BTreeSet<_> = graph.outputs().iter().map(|output| output.value).collect();
     needed.extend(regions.iter().flat_map(|region| region.leaves.iter().copied()));
@@ -75,6 +76,17 @@ pub(super) fn regions(graph: &Graph) -> Vec<Region> {
         region.shape.outputs = outputs.filter(wanted).collect();
     }
     regions
+}
+
+/// What is known of each value from all that it is computed of.
+pub(super) fn facts(graph: &Graph) -> Vec<Facts> {
+    let mut known: Vec<Facts> = Vec::with_capacity(graph.len());
+    for id in graph.ids() {
+        let operands: Vec<_> = graph[id].operands.iter().map(|operand| &known[operand.index()]).collect();
+        let facts = Facts::of(&graph[id].op, &operands);
+        known.push(facts);
+    }
+    known
 }
 
 /// The repeated module that a node belongs to.
@@ -147,13 +159,15 @@ struct Collector<'g> {
     graph: &'g Graph,
     /// Which values are states, widened.
     widened: &'g [bool],
+    facts: &'g [Facts],
     region: Region,
     places: BTreeMap<ValueId, Place>,
 }
 
 impl<'g> Collector<'g> {
-    fn region(graph: &'g Graph, widened: &'g [bool], piece: &[ValueId]) -> Region {
-        let mut collector = Collector { graph, widened, region: Region::default(), places: BTreeMap::new() };
+    fn region(graph: &'g Graph, widened: &'g [bool], facts: &'g [Facts], piece: &[ValueId]) -> Region {
+        let (region, places) = (Region::default(), BTreeMap::new());
+        let mut collector = Collector { graph, widened, facts, region, places };
         for &id in piece {
             collector.local(id);
         }
@@ -185,9 +199,8 @@ impl<'g> Collector<'g> {
         if constant || node.op.entry() == KernelEntry::View || self.widened[id.index()] {
             return self.local(id);
         }
-        let state = matches!(&node.op, Op::Input(input) if input.role == InputRole::State);
         self.region.leaves.push(id);
-        self.region.shape.leaves.push(Facts { ty: node.ty.clone(), constant: None, weight: state });
+        self.region.shape.leaves.push(self.facts[id.index()].clone());
         let place = Place::Leaf(self.region.leaves.len() - 1);
         self.places.insert(id, place);
         place

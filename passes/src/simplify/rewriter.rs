@@ -48,6 +48,11 @@ impl<'a> Rewriter<'a> {
         self.terms[id].data.constant.map(Literal::value)
     }
 
+    /// What no magnitude of a value is larger than, if all its elements are whole.
+    pub(super) fn largest_whole(&self, id: Id) -> Option<f64> {
+        self.terms[id].data.whole.map(Literal::value)
+    }
+
     /// Whether a value is made of parameters by moving and casting alone.
     pub(super) fn is_weight(&self, id: Id) -> bool {
         self.terms[id].data.weight

@@ -6,10 +6,12 @@ use super::region::regions;
 use super::rules::{Rule, all};
 use super::solution::{Rebuilding, Solution, Start, saturate};
 use super::{Options, Rounding, Writer};
-use kernfusion_ir::evaluate::{Array, Precision, evaluate_arrays};
+use kernfusion_ir::evaluate::{Array, Precision, evaluate_all, evaluate_arrays};
 use kernfusion_ir::random::philox4x32;
-use kernfusion_ir::samples::difference;
-use kernfusion_ir::{Binary, Builder, DType, Graph, InputRole, Op, Origin, TensorType, Unary, ValueId};
+use kernfusion_ir::samples::{difference, random_graph};
+use kernfusion_ir::{
+    Binary, Builder, DType, Graph, InputRole, Op, Origin, Tensor, TensorType, Unary, ValueId,
+};
 use std::collections::BTreeMap;
 
 /// Inputs of all samples; `float` is the dtype that the rule's class asks for.
@@ -63,8 +65,10 @@ const SAMPLES: &[(&str, &str)] = &[
     ("exp-log-rows",             "%1 = log %rows; %2 = broadcast %1 {shape = [2, 3, 4], axes = [0, 1]}; %3 = sub %a, %2; %y = exp %3"),
     ("scale-rows",               "%1 = mul %b0, %a; %y = mul %1, %halves"),
     ("cast-same",                "%y = cast %a {dtype = float}"),
-    ("cast-cast",                "%1 = cast %i {dtype = f64}; %y = cast %1 {dtype = f32}"),
+    ("cast-cast",                "%1 = cast %i {dtype = f64}; %y = cast %1 {dtype = f32}; %2 = cast %a {dtype = i8}; %3 = cast %2 {dtype = float}; %4 = mul %3, %3; %5 = cast %4 {dtype = i32}; %z = cast %5 {dtype = float}"),
     ("round-whole",              "%1 = cast %c {dtype = float}; %2 = constant {value = 3, dtype = float}; %3 = broadcast %2 {shape = [2, 3, 4], axes = []}; %4 = sub %1, %3; %y = round %4"),
+    ("whole-sub-add",            "%1 = cast %c {dtype = float}; %2 = constant {value = 3, dtype = float}; %3 = broadcast %2 {shape = [2, 3, 4], axes = []}; %4 = sub %1, %3; %y = add %3, %4"),
+    ("whole-add-sub",            "%1 = cast %c {dtype = float}; %2 = constant {value = 3, dtype = float}; %3 = broadcast %2 {shape = [2, 3, 4], axes = []}; %4 = add %3, %1; %y = sub %4, %3"),
     ("floor-whole",              "%1 = round %a; %2 = max %1, %zeros; %y = floor %2"),
     // Movement.
     ("reshape-reshape",          "%1 = reshape %a {shape = [6, 4]}; %y = reshape %1 {shape = [3, 8]}"),
@@ -334,4 +338,24 @@ fn commuted_terms_are_one() {
     rewriter.binary(Binary::Add, operands[0], operands[1]).expect("fits");
     let terms: &Terms = &start.terms;
     assert_eq!(terms.total_size(), before);
+}
+
+#[test]
+fn whole_numbers_are_no_larger_than_is_said() {
+    let mut bounded_floats = 0;
+    for seed in 0..400 {
+        let (graph, inputs) = random_graph(seed, 40);
+        let array = |tensor: &Tensor| Array { ty: tensor.ty().clone(), values: tensor.to_f64() };
+        let inputs = inputs.iter().map(|(name, tensor)| (name.clone(), array(tensor))).collect();
+        let values = evaluate_all(&graph, inputs, Precision::Declared).expect("evaluates");
+        for ((id, bound), value) in graph.ids().zip(super::largest_whole(&graph)).zip(values) {
+            let Some(bound) = bound else { continue };
+            let is_within = |x: &f64| x.abs() <= bound && x.fract() == 0.0;
+            let is_unknown = |x: &f64| bound == f64::INFINITY && !x.is_finite();
+            let holds = value.values.iter().all(|x| is_within(x) || is_unknown(x));
+            assert!(holds, "{id:?} of {graph} has {bound}, is {:?}", value.values);
+            bounded_floats += usize::from(graph[id].ty.dtype.is_float() && bound.is_finite());
+        }
+    }
+    assert!(bounded_floats > 100, "{bounded_floats} values of floats are known to be whole");
 }

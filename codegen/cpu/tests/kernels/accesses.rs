@@ -51,6 +51,38 @@ fn strides_of_every_kind_and_dtype() {
     }
 }
 
+/// A table of bytes, looked up by the bits of others, as bytes and widened; and, for which vectors have no code, by numbers that nothing bounds,
+/// and a table for each row.
+#[test]
+fn tables_of_bytes() {
+    for n in [1, 7, 8, 16, 17, 30, 64, 65, 150] {
+        let (rows, width) = (3, n as i64);
+        let (mut bench, mut random) = (Bench::default(), Random(31));
+        let mut bytes = |shape: &[usize]| random.tensor(&TensorType::new(DType::I8, shape), -128.0, 128.0);
+        let x = bench.input("x", bytes(&[rows, n]));
+        let table = bench.input("table", bytes(&[256]));
+        let tables = bench.input("tables", bytes(&[rows, 256]));
+        for (name, table, of_row, is_bounded) in
+            [("table", table, 0, true), ("clamped", table, 0, false), ("of rows", tables, 256, true)]
+        {
+            let found = bench.output(&format!("{name}: bytes"), DType::I8, &[rows, n]);
+            let wide = bench.output(&format!("{name}: wide"), DType::F32, &[rows, n]);
+            let mut p = Program::default();
+            let byte = p.load(x, DType::I8, at(&[width, 1]));
+            let number = p.push(InstrKind::Cast(byte), DType::I32);
+            let mask = p.constant(255.0, DType::I32);
+            let bits = p.push(InstrKind::Binary(Binary::And, number, mask), DType::I32);
+            let place = term(if is_bounded { bits } else { number }, 256, 1);
+            let entry = p.load(table, DType::I8, Index { indirect: vec![place], ..at(&[of_row, 0]) });
+            let float = p.push(InstrKind::Cast(entry), DType::F32);
+            p.store(entry, found, at(&[width, 1]));
+            p.store(float, wide, at(&[width, 1]));
+            bench.kernel(Form::Map, Domain::flat([rows, n]), p.region, p.stores);
+        }
+        bench.check(0.0);
+    }
+}
+
 /// The largest of three neighbours of every other element, padded at both ends and along the outer axis: a pooling. The elements lie against
 /// protected pages, so that nothing beside them is read.
 #[test]

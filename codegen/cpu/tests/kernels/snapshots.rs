@@ -23,8 +23,8 @@ const SAMPLES: [(&str, &str); 7] = [
     ("attention", "attention.causal"),
 ];
 
-/// Those that are shown with eight lanes, too: an elementary function, and loads under bounds.
-const OF_EIGHT_LANES: [&str; 2] = ["map", "frame"];
+/// Those that are shown with eight lanes, too: an elementary function, loads under bounds, and a table.
+const OF_EIGHT_LANES: [&str; 3] = ["map", "frame", "table"];
 
 /// A product with an epilogue: tanh(x·w) + b.
 const PRODUCT: &str = r#"
@@ -49,6 +49,20 @@ graph "frame" {
   %y = add %x, %bias : f32[4,8,5,7]
   %z = pad %y {low = [0, 0, 1, 1], high = [0, 0, 1, 1], value = 0} : f32[4,8,7,9]
   output "z" = %z
+}
+"#;
+
+/// Bytes that are looked up.
+const TABLE: &str = r#"
+graph "table" {
+  %x = input {name = "x", dtype = i8, shape = [1000]} : i8[1000]
+  %t = input {name = "t", dtype = i8, shape = [256]} : i8[256]
+  %bits = cast %x {dtype = i32} : i32[1000]
+  %255 = constant {value = 255, dtype = i32} : i32[]
+  %mask = broadcast %255 {shape = [1000], axes = []} : i32[1000]
+  %place = and %bits, %mask : i32[1000]
+  %y = gather %t, %place {axis = 0} : i8[1000]
+  output "y" = %y
 }
 "#;
 
@@ -79,7 +93,7 @@ fn the_code_of_each_family_is_as_it_was() {
         let sample = samples.iter().find(|sample| sample.name.starts_with(name));
         (file, sample.unwrap_or_else(|| panic!("no sample {name}")).graph.clone())
     };
-    let written = [("product", PRODUCT), ("frame", FRAME)]
+    let written = [("product", PRODUCT), ("frame", FRAME), ("table", TABLE)]
         .map(|(file, text)| (file, Graph::parse(text).expect("it parses")));
     for (file, graph) in SAMPLES.iter().map(sample).chain(written) {
         let plan = plan(fuse(&graph, Fusion::Full, any_kernel).expect("fuses"));

@@ -84,9 +84,11 @@ pub(super) const TERMS: &[TermRow] = &[
     ("exp-log-rows",        Finite,        "exp(x − b(ln s)) = exp x / b(s)",              "exp", exp_log_rows),
     ("scale-rows",          Reassociating, "(b(r) · x) · c = b(r · c) · x",                "mul", scale_rows),
     ("cast-same",           Exact,         "cast x : T = x, for x : T",                    "cast", cast_same),
-    ("cast-cast",           Exact,         "cast (cast x : U) : V = cast x : V, for x : T within U, unless V clamps U and not T", "cast", cast_cast),
+    ("cast-cast",           Exact,         "cast (cast x : U) : V = cast x : V, for x : T within U, unless V clamps U and not T; or whole x in the range of U", "cast", cast_cast),
     ("round-whole",         Exact,         "round x = x, for whole x",                     "round", whole_stays),
     ("floor-whole",         Exact,         "⌊x⌋ = x, for whole x",                         "floor", whole_stays),
+    ("whole-sub-add",       Exact,         "(x − y) + y = x, for whole x and y of few digits", "add", whole_sub_add),
+    ("whole-add-sub",       Exact,         "(x + y) − y = x, for whole x and y of few digits", "sub", whole_add_sub),
 ];
 
 /// Signs leave products and quotients, unless the value is known to be the negative of another already. A number is not the
@@ -229,33 +231,46 @@ fn cast_same(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
 
 fn cast_cast(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
     let Head::Op(Op::Cast(outer)) = &term.head else { return None };
-    let casts = r.casts(term.operands[0]);
-    let is_direct = |inner: DType, from: DType| {
-        holds(inner, from) && (holds(outer.dtype, from) || !is_clamped(inner, outer.dtype) || from.is_float())
+    let is_direct = |inner: DType, x: Id| {
+        let from = r.ty(x).dtype;
+        let has_all =
+            |dtype: DType| holds(dtype, from) || r.largest_whole(x).is_some_and(|x| has_room(dtype, x));
+        let is_alike = is_clamped(inner, outer.dtype) == is_clamped(from, outer.dtype);
+        has_all(inner) && (has_all(outer.dtype) || is_alike)
     };
-    let (_, of) = casts.into_iter().find(|(inner, of)| is_direct(inner.dtype, r.ty(of[0]).dtype))?;
+    let (_, of) = r.casts(term.operands[0]).into_iter().find(|(inner, of)| is_direct(inner.dtype, of[0]))?;
     r.cast(of[0], outer.dtype)
 }
 
-/// Whole numbers are rounded to themselves, as bytes are that are taken apart from their zero point and put together again.
 fn whole_stays(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
     let x = term.operands[0];
-    is_whole(r, x, DEEPEST).then_some(x)
+    r.largest_whole(x).map(|_| x)
 }
 
-/// How far it is asked what whole numbers are made of.
-const DEEPEST: usize = 4;
+fn whole_sub_add(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
+    let [x, y] = term.operands[..] else { return None };
+    undone(r, "sub", x, y).or_else(|| undone(r, "sub", y, x))
+}
 
-/// Whether all numbers of a value are whole. Those of floats with too many digits are, as well.
-fn is_whole(r: &Rewriter<'_>, x: Id, depth: usize) -> bool {
-    let Some(depth) = depth.checked_sub(1) else { return false };
-    if let Some(constant) = r.constant(x) {
-        return constant.fract() == 0.0;
-    }
-    let are_whole = |term: &Term| term.operands.iter().all(|&operand| is_whole(r, operand, depth));
-    ["round", "floor"].iter().any(|name| r.named(x, name).next().is_some())
-        || r.named(x, "cast").any(|cast| !r.ty(cast.operands[0]).dtype.is_float())
-        || ["add", "sub", "max", "min"].iter().any(|name| r.named(x, name).any(are_whole))
+fn whole_add_sub(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
+    let [sum, y] = term.operands[..] else { return None };
+    undone(r, "add", sum, y)
+}
+
+/// The whole number that y was added to or subtracted from, if the sum was not rounded.
+fn undone(r: &Rewriter<'_>, op: &str, sum: Id, y: Id) -> Option<Id> {
+    let is_exact = |x: Id| Some(has_room(r.ty(x).dtype, r.largest_whole(x)? + r.largest_whole(y)?));
+    let sides: &[(usize, usize)] = if op == "add" { &[(0, 1), (1, 0)] } else { &[(0, 1)] };
+    let of = |sum: &Term| {
+        let mut sides = sides.iter().map(|&(x, y)| (sum.operands[x], sum.operands[y]));
+        sides.find(|&(x, other)| r.same(other, y) && is_exact(x) == Some(true)).map(|(x, _)| x)
+    };
+    r.named(sum, op).find_map(of)
+}
+
+/// Whether a dtype has all whole numbers up to this magnitude.
+fn has_room(dtype: DType, magnitude: f64) -> bool {
+    dtype.lowest() <= -magnitude && magnitude <= dtype.largest_whole()
 }
 
 /// Whether numbers that a dtype does not have become its nearest one: those of floats do, while whole numbers keep their lowest bits.

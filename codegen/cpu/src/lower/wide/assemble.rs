@@ -88,7 +88,9 @@ impl LaneProgram {
         let Some(steps) = &self.runs else { return false };
         match lanes {
             Lanes::Scalar(scalar) => steps.scalars[scalar as usize] != 0,
-            Lanes::Same { pointer, .. } => steps.pointers[pointer as usize] != 0,
+            Lanes::Same { pointer, .. } | Lanes::Entries { pointer, .. } => {
+                steps.pointers[pointer as usize] != 0
+            }
             Lanes::Register(_) | Lanes::Constant(_) | Lanes::Table(_) => false,
         }
     }
@@ -237,7 +239,7 @@ impl<'p> Assembler<'p> {
         for &(lanes, register) in kept {
             let from = self.source(lanes);
             let is_vector = matches!(from, Place::Label(_)) && self.vectors == Vectors::Eight
-                || matches!(lanes, Lanes::Table(_));
+                || matches!(lanes, Lanes::Table(_) | Lanes::Entries { .. });
             let operation = if is_vector { LOAD } else { BROADCAST };
             self.emit(self.vectors.code(operation), &[self.vector(register), from]);
         }
@@ -350,7 +352,9 @@ impl<'p> Assembler<'p> {
                 debug_assert_eq!(step.code, Code::EVEX_Vpmovm2d_zmm_kr);
                 Place::Register(sixteen::mask_of(step))
             }
-            Operand::Apart { .. } => unreachable!("a gather reads its memory itself"),
+            Operand::Apart { .. } | Operand::Listed { .. } => {
+                unreachable!("a gather reads its memory itself")
+            }
             Operand::Counter => Place::Register(Register::ESI),
             Operand::Pattern { number, vector } => self.pattern(number, vector),
             Operand::LaneNumbers { first } => {
@@ -376,7 +380,9 @@ impl<'p> Assembler<'p> {
             Lanes::Scalar(scalar) => {
                 Place::Memory(PARAMETERS, None, (self.body.program.pointers * 8 + scalar * 4) as i32)
             }
-            Lanes::Same { pointer, offset } => Place::Memory(self.base(pointer), None, offset),
+            Lanes::Same { pointer, offset } | Lanes::Entries { pointer, offset } => {
+                Place::Memory(self.base(pointer), None, offset)
+            }
             // One number, which an instruction of sixteen lanes broadcasts; or all eight.
             Lanes::Constant(bits) => match self.vectors {
                 Vectors::Sixteen(_) => self.datum(Label::Constant(bits), &[bits]),

@@ -28,6 +28,9 @@ use std::collections::{BTreeMap, HashMap};
 /// Shorter rows are not worth a call.
 const SHORTEST: usize = 6;
 
+/// The entries of a table of bytes that is looked up.
+const TABLE: usize = 256;
+
 /// Parameters at most that move from run to run: more of them cost what a call does.
 const MOST_MOVING: usize = 16;
 
@@ -77,6 +80,8 @@ enum Pointer {
     Load(Scalar),
     /// The element of a load that is the same throughout the run, and of others.
     Same(Scalar),
+    /// The first entry of the table that a load looks up.
+    Table(Scalar),
     /// The scratch row of a value.
     Row(Scalar),
     /// The lanes of the first of the loop's running results, which lie one after the other.
@@ -135,7 +140,7 @@ impl Recording {
             _ => None,
         };
         let pointer = |pointer: &Pointer| match *pointer {
-            Pointer::Load(value) | Pointer::Same(value) => {
+            Pointer::Load(value) | Pointer::Same(value) | Pointer::Table(value) => {
                 load(value).and_then(|(index, dtype)| bytes(index, dtype))
             }
             Pointer::Running => Some(0),
@@ -371,7 +376,7 @@ impl Recorder<'_> {
     fn gathered(&mut self, value: Scalar, index: &Index, guard: &[Bound]) -> Option<Lanes> {
         let row = self.row;
         if index.indirect.iter().any(|term| row.varies(term.value)) {
-            return None;
+            return self.looked_up(value, index, guard);
         }
         let (stride, count) = (index.strides[row.inner()], row.axes[row.inner()].next_multiple_of(64));
         let bytes = stride.checked_mul(4 * count as i64)?;
@@ -379,6 +384,23 @@ impl Recorder<'_> {
         let pointer = self.pointer(Pointer::Load(value));
         let bounds = self.tested(value, guard, |_| true)?;
         self.program().gather(&bounds, row.region.instr(value).dtype, pointer, stride)
+    }
+
+    /// Bytes of a table whose numbers are below 256 by themselves.
+    fn looked_up(&mut self, value: Scalar, index: &Index, guard: &[Bound]) -> Option<Lanes> {
+        let [Indirect { value: number, limit: TABLE, stride: 1 }] = index.indirect[..] else { return None };
+        let InstrKind::Binary(Binary::And, x, y) = self.instr(number).kind else { return None };
+        let is_mask = |value: Scalar| match &self.instr(value).kind {
+            InstrKind::Constant(mask) => (0.0..TABLE as f64).contains(&mask.value()),
+            _ => false,
+        };
+        let is_of_bytes = self.instr(value).dtype == DType::I8 && (is_mask(x) || is_mask(y));
+        let is_fixed = self.is_fixed(value, guard) && index.strides.iter().all(|&stride| stride == 0);
+        if !is_of_bytes || !is_fixed {
+            return None;
+        }
+        let (numbers, pointer) = (self.operand(number)?, self.pointer(Pointer::Table(value)));
+        Some(self.program().look_up(pointer, numbers))
     }
 
     /// Where a load begins, and its bounds that vary. Where one of the others fails, the pointer is to zeros.
@@ -561,7 +583,7 @@ impl Emitter<'_, '_, '_> {
         for (at, pointer) in recording.pointers.iter().enumerate() {
             let address = match pointer {
                 Pointer::Load(value) => ends.sources[value].address(),
-                Pointer::Same(value) => self.load_address(*value),
+                Pointer::Same(value) | Pointer::Table(value) => self.load_address(*value),
                 Pointer::Row(value) => ends.rows[value],
                 Pointer::Running => ends.running.expect("a loop that reduces has lanes"),
                 Pointer::Write(at) => {

@@ -45,6 +45,8 @@ pub(in super::super) enum Lanes {
     Constant(u32),
     /// The numbers of a table, one in each lane.
     Table(&'static [u32]),
+    /// The vector at an offset, in bytes, from where a pointer points, the same in every iteration.
+    Entries { pointer: u32, offset: i32 },
 }
 
 /// A place in memory: an offset in bytes from where a pointer points.
@@ -83,6 +85,8 @@ pub(super) enum Operand {
     /// Elements `stride` apart from where a pointer points: the last operand of a gather, before which is what absent elements are, how many
     /// elements away the others lie, counted from the pointer, and, of eight lanes under bounds, which are absent; `first` is the number of the first lane.
     Apart { pointer: u32, stride: i32, first: u8 },
+    /// The elements of four bytes whose numbers the lanes of the operand before have, counted from where a pointer points: what a gather of all lanes reads.
+    Listed { pointer: u32 },
     /// A vector in memory that every iteration reads, at an offset in bytes from where a pointer points.
     Kept { pointer: u32, offset: i32 },
     /// A vector that was written to the stack.
@@ -190,17 +194,19 @@ pub(in super::super) struct LaneProgram {
     pub(super) patterns: Vec<Vec<u16>>,
     /// How many runs these are for.
     pub(super) pattern_runs: usize,
-    /// Values that were rounded to bf16, and what a write needs of each.
+    /// Values that were rounded to bf16 or looked up as bytes, and what a write needs of each.
     narrow: Vec<(Lanes, Narrow)>,
 }
 
-/// A number of bf16 in each lane, before it is widened.
+/// A number of bf16 or a byte in each lane, before it is widened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Narrow {
     /// Lanes of sixteen bits.
     Half(Lanes),
     /// The upper halves of lanes.
     Upper(Lanes),
+    /// The lowest bytes of lanes.
+    Byte(Lanes),
 }
 
 use Lanes::Constant;
@@ -278,7 +284,7 @@ impl LaneProgram {
     fn register(&mut self, x: Lanes) -> Lanes {
         match (x, self.vectors) {
             (Lanes::Register(_), _) => x,
-            (Lanes::Table(_), _) | (_, Vectors::Eight) => self.op(LOAD, &[x]),
+            (Lanes::Table(_) | Lanes::Entries { .. }, _) | (_, Vectors::Eight) => self.op(LOAD, &[x]),
             (_, Vectors::Sixteen(_)) => self.op(BROADCAST, &[x]),
         }
     }
@@ -553,7 +559,11 @@ impl LaneProgram {
                 Operand::Apart { pointer, stride, first: first + vector * lanes }
             }
             Operand::Pattern { number, .. } => Operand::Pattern { number, vector },
-            other @ (Operand::Lanes(_) | Operand::Slot(_) | Operand::Mask | Operand::Counter) => other,
+            other @ (Operand::Lanes(_)
+            | Operand::Listed { .. }
+            | Operand::Slot(_)
+            | Operand::Mask
+            | Operand::Counter) => other,
         };
         let target = match step.target {
             ResultPlace::Register(register) => ResultPlace::Register(renamed(register)),

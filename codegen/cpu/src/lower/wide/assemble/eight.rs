@@ -187,16 +187,22 @@ impl Assembler<'_> {
             [none, places, mask, from] => (none, places, Some(mask), from),
             _ => unreachable!("three or four operands"),
         };
-        let &Operand::Apart { pointer, stride, first } = from else { unreachable!("elements apart") };
         let ([none, places], target) = ([none, places].map(|x| self.operand(step, x)), self.target(step));
         let Place::Register(places) = places else { unreachable!("places are in a register") };
         let mask = mask.map(|mask| self.operand(step, mask));
-        if mask.is_none() && !self.is_tail {
-            return self.elements_apart(target, pointer, stride, first);
-        }
+        let pointer = match *from {
+            Operand::Apart { pointer, stride, first } if mask.is_none() && !self.is_tail => {
+                return self.elements_apart(target, pointer, stride, first);
+            }
+            Operand::Apart { pointer, .. } | Operand::Listed { pointer } => pointer,
+            _ => unreachable!("elements apart"),
+        };
         // The gather clears its mask.
         let rest = self.rest();
         match mask {
+            _ if matches!(from, Operand::Listed { .. }) => {
+                self.emit(Code::VEX_Vpcmpeqd_ymm_ymm_ymmm256, &[rest; 3]);
+            }
             Some(mask) if self.is_tail => {
                 self.emit(Code::VEX_Vandps_ymm_ymm_ymmm256, &[rest, mask, rest]);
             }

@@ -2,8 +2,9 @@
 
 use super::super::codes::{
     ADD_INTEGERS, GATHER, LOAD, LOAD_16_BITS, LOAD_BYTES, LOAD_F16, LOAD_SIGNED_BYTES, MUL_INTEGERS,
-    Operation, SHIFT_LEFT_BY, STORE, TO_F16, Vectors,
+    Operation, SHIFT_LEFT_BY, SHIFT_RIGHT, SHIFT_SIGNED_RIGHT_BY, STORE, TO_F16, Vectors,
 };
+use super::condition::Test;
 use super::{At, Constant, Half, LaneProgram, Lanes, Masking, Narrow, Operand, ResultPlace, Tested};
 use iced_x86::Code;
 use kernfusion_ir::DType;
@@ -83,6 +84,46 @@ impl LaneProgram {
         Some(result)
     }
 
+    /// The bytes of a table whose numbers, below 256, the lanes have.
+    pub(in super::super) fn look_up(&mut self, pointer: u32, numbers: Lanes) -> Lanes {
+        let numbers = self.register(numbers);
+        let words = self.shifted_right(numbers, 2);
+        let mut vectors =
+            [0, 1, 2, 3].map(|vector| Lanes::Entries { pointer, offset: vector * 64 }).into_iter();
+        let byte = match self.vectors {
+            Vectors::Sixteen(_) => {
+                let [lower, upper] =
+                    [self.of_two_vectors(words, &mut vectors), self.of_two_vectors(words, &mut vectors)];
+                self.test(Test::AnyBit, numbers, Constant(0x80));
+                let word = self.blend(lower, upper);
+                let bits = self.op_by(SHIFT_LEFT_BY, &[numbers], 3);
+                // By bits modulo 32.
+                self.instruction(Code::EVEX_Vprorvd_zmm_k1z_zmm_zmmm512b32, &[word, bits], None)
+            }
+            Vectors::Eight => {
+                let (none, bits) = (self.register(Constant(0)), self.and(numbers, Constant(3)));
+                let bits = self.op_by(SHIFT_LEFT_BY, &[bits], 3);
+                let (word, target) = self.fresh();
+                let operands = [Operand::Lanes(none), Operand::Lanes(words), Operand::Listed { pointer }];
+                self.push(self.vectors.code(GATHER), target, &operands).in_place = true;
+                self.op(SHIFT_RIGHT, &[word, bits])
+            }
+        };
+        let upper = self.op_by(SHIFT_LEFT_BY, &[byte], 24);
+        let signed = self.op_by(SHIFT_SIGNED_RIGHT_BY, &[upper], 24);
+        self.narrow.push((signed, Narrow::Byte(byte)));
+        signed
+    }
+
+    /// Of the next two vectors the words whose numbers, modulo 32, the lanes have.
+    fn of_two_vectors(&mut self, numbers: Lanes, vectors: &mut impl Iterator<Item = Lanes>) -> Lanes {
+        let [first, second] = [vectors.next(), vectors.next()].map(|vector| vector.expect("two vectors"));
+        let operands = self.all_but_last_in_registers(&[numbers, first, second]);
+        let (words, target) = self.fresh();
+        self.push(Code::EVEX_Vpermi2d_zmm_k1z_zmm_zmmm512b32, target, &operands).in_place = true;
+        words
+    }
+
     /// The mask as an operand, of eight lanes; sixteen have a mask register.
     fn mask_operand(&self, masking: Option<Masking>) -> Option<Operand> {
         self.mask.filter(|_| masking.is_some()).map(Operand::Lanes)
@@ -114,10 +155,9 @@ impl LaneProgram {
         })
     }
 
-    /// What a write needs of a value of bf16.
-    fn narrowed(&self, value: Lanes) -> Narrow {
-        let known = self.narrow.iter().find(|(wide, _)| *wide == value);
-        known.map_or(Narrow::Upper(value), |&(_, narrow)| narrow)
+    /// What a write needs of a value that is known before it was widened.
+    fn narrowed(&self, value: Lanes) -> Option<Narrow> {
+        self.narrow.iter().find(|(wide, _)| *wide == value).map(|&(_, narrow)| narrow)
     }
 
     /// Writes elements at the current position. Values of 16-bit floats are already rounded.
@@ -127,8 +167,9 @@ impl LaneProgram {
         let (code, value) = match dtype {
             DType::F32 | DType::I32 | DType::U32 => (self.vectors.code(STORE), value),
             DType::BF16 => match self.narrowed(value) {
-                Narrow::Half(half) => (Code::EVEX_Vmovdqu16_ymmm256_k1z_ymm, half),
-                Narrow::Upper(upper) => {
+                Some(Narrow::Half(half)) => (Code::EVEX_Vmovdqu16_ymmm256_k1z_ymm, half),
+                narrow => {
+                    let upper = if let Some(Narrow::Upper(upper)) = narrow { upper } else { value };
                     let low = self.shifted_right(upper, 16);
                     match is_sixteen {
                         true => (Code::EVEX_Vpmovdw_ymmm256_k1z_zmm, low),
@@ -138,6 +179,7 @@ impl LaneProgram {
             },
             DType::F16 => (self.vectors.code(TO_F16), value),
             DType::I8 | DType::Bool => {
+                let value = if let Some(Narrow::Byte(byte)) = self.narrowed(value) { byte } else { value };
                 let value = match (dtype, self.vectors) {
                     (DType::Bool, _) => self.and(value, Constant(1)),
                     // What is packed must fit.
