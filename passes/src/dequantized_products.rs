@@ -8,7 +8,8 @@
 //! A quantized model has bytes, a scale and a zero point for each of its matrices, and for each value that one of them is multiplied with (Jacob
 //! et al., "Quantization and training of neural networks for efficient integer-arithmetic-only inference", 2018). Both are the same along the axes
 //! that are summed, so they can be taken behind the product. What is left are sums of whole numbers, as [`int8_products`](crate::int8_products)
-//! makes them; the sums of q alone follow from parameters, and are computed once. Around an image, where x is 0, p is z.
+//! makes them; the sums of q alone follow from parameters, and are computed once. Around an image, where x is 0, p is z. Such models make bytes again
+//! of what was only moved: these are the bytes, moved.
 //!
 //! Invariant: but for rounding, the program computes what it did; inputs and outputs keep their types.
 
@@ -16,7 +17,8 @@ use crate::fuse::chain::number;
 use crate::product_operands::{Side, spread};
 use crate::{Rebuild, loops, parameters, simplify};
 use kernfusion_ir::{
-    Binary, Builder, DType, DotGeneral, Graph, KernelEntry, Literal, Op, Pad, ReduceOp, Result, ValueId,
+    Binary, Builder, Cast, DType, DotGeneral, Graph, KernelEntry, Literal, Op, Pad, ReduceOp, Result, Unary,
+    ValueId,
 };
 use std::collections::BTreeSet;
 
@@ -28,11 +30,13 @@ pub(crate) fn multiply_bytes(graph: &mut Graph) -> Result<()> {
     let values = Values::of(graph);
     let mut rebuild = Rebuild::new(graph);
     for id in graph.ids() {
-        match values.product(id) {
-            Some(product) => product.rewritten(&mut rebuild, id)?,
-            None => {
-                rebuild.copy(id)?;
-            }
+        if let Some(product) = values.product(id) {
+            product.rewritten(&mut rebuild, id)?;
+        } else if let Some(value) = values.quantized_again(id) {
+            let bytes = value.shown(graph, &mut rebuild)?;
+            rebuild.replace(id, bytes);
+        } else {
+            rebuild.copy(id)?;
         }
     }
     *graph = rebuild.finish();
@@ -97,15 +101,50 @@ impl<'a> Values<'a> {
             return None;
         }
         let sides = Side::both(dot, operands.map(|operand| graph[operand].ty.rank()));
-        let operand = |side: usize| self.dequantized(operands[side], &sides[side]);
+        let operand = |side: usize| self.operand(operands[side], &sides[side]);
         let operands = [operand(0)?, operand(1)?];
         Some(Product { graph, dot, sides, operands })
     }
 
-    /// Whether an operand of a product is such a one.
-    fn dequantized(&self, operand: ValueId, side: &Side) -> Option<Dequantized> {
+    /// What an operand of a product stands for, if it is such a one.
+    fn operand(&self, operand: ValueId, side: &Side) -> Option<Dequantized> {
+        let found = self.dequantized(operand)?;
+        let has_rows =
+            |common: Option<Spread>| common.is_none_or(|common| found.has_rows(self.graph, common, side));
+        let is_zero_point = found.zero.is_none_or(|zero| self.is_zero_point(zero));
+        (is_zero_point && has_rows(found.zero) && has_rows(found.scale)).then_some(found)
+    }
+
+    /// The value that a byte is made of with its own scale and zero point, so that it is the byte that the value has: `x / s` is whole but for
+    /// its last bits.
+    fn quantized_again(&self, id: ValueId) -> Option<Dequantized> {
         let graph = self.graph;
-        let (mut value, mut views) = (operand, vec![]);
+        let node = &graph[id];
+        if node.op != Op::from(Cast { dtype: DType::I8 }) {
+            return None;
+        }
+        let sum = node.operands[0];
+        let (rounded, zero) = match Spread::of_operands(graph, sum, Binary::Add) {
+            Some((rounded, zero)) => (rounded, Some(zero)),
+            None => (sum, None),
+        };
+        let Op::Unary(Unary::Round) = graph[rounded].op else { return None };
+        let (x, scale) = Spread::of_operands(graph, graph[rounded].operands[0], Binary::Div)?;
+        let found = self.dequantized(x)?;
+        let is_same = |one: Option<Spread>, other: Option<Spread>| {
+            let [one, other] = [one, other].map(|spread| spread.filter(|spread| !spread.is_nothing()));
+            match (one, other) {
+                (Some(one), Some(other)) => one.is_same_number(graph, other),
+                (one, other) => one.is_none() && other.is_none(),
+            }
+        };
+        let is_zero_point = found.zero.is_none_or(|zero| self.is_zero_point(zero));
+        (is_zero_point && is_same(found.scale, Some(scale)) && is_same(found.zero, zero)).then_some(found)
+    }
+
+    fn dequantized(&self, value: ValueId) -> Option<Dequantized> {
+        let graph = self.graph;
+        let (mut value, mut views) = (value, vec![]);
         while is_view(graph, value) {
             views.push(value);
             value = graph[value].operands[0];
@@ -124,10 +163,7 @@ impl<'a> Values<'a> {
             return None;
         }
         let found = Dequantized { bytes, zero, scale, views };
-        let is_common =
-            |common: Option<Spread>| common.is_none_or(|common| found.has_rows(graph, common, side));
-        let is_zero_point = zero.is_none_or(|zero| self.is_zero_point(zero));
-        (is_zero_point && is_common(zero) && is_common(scale) && found.can_pad(graph)).then_some(found)
+        found.can_pad(graph).then_some(found)
     }
 
     /// Whether it is a zero point: whole, and not much more than bytes are. With others the difference of sums would lose digits
@@ -147,7 +183,8 @@ impl Product<'_> {
         let shape = &graph[id].ty.shape;
         let mut wide = vec![];
         for operand in &operands {
-            wide.push(operand.shown(graph, rebuild)?);
+            let bytes = operand.shown(graph, rebuild)?;
+            wide.push(rebuild.builder(operand.bytes).cast(bytes, DType::F32)?);
         }
         // What each operand has in common, as of the result's type.
         let mut common = |of: fn(&Dequantized) -> Option<Spread>| -> Result<[Option<ValueId>; 2]> {
@@ -210,7 +247,7 @@ impl Dequantized {
         }
     }
 
-    /// The bytes as the operand shows them, widened. They are moved and padded as bytes, for what is moved may be in memory.
+    /// The bytes as the views show them. What is moved or padded may be in memory.
     fn shown(&self, graph: &Graph, rebuild: &mut Rebuild<'_>) -> Result<ValueId> {
         let mut value = rebuild.place(self.bytes);
         for &view in self.views.iter().rev() {
@@ -220,7 +257,7 @@ impl Dequantized {
             };
             value = rebuild.builder(view).op(op, &[value])?;
         }
-        rebuild.builder(self.bytes).cast(value, DType::F32)
+        Ok(value)
     }
 }
 
@@ -228,6 +265,18 @@ impl Spread {
     /// Whether it changes nothing where it is subtracted.
     fn is_nothing(self) -> bool {
         matches!(self, Spread::Number(number) if number.value() == 0.0)
+    }
+
+    /// Whether both are the same number everywhere.
+    fn is_same_number(self, graph: &Graph, other: Spread) -> bool {
+        match (self, other) {
+            (Spread::Number(number), Spread::Number(other)) => number == other,
+            (Spread::Value(value), Spread::Value(other)) => {
+                let [value, other] = [value, other].map(|value| single(graph, value));
+                value.is_some() && value == other
+            }
+            _ => false,
+        }
     }
 
     fn of(graph: &Graph, value: ValueId) -> Option<Self> {
@@ -287,6 +336,15 @@ impl Side {
         let sums = b.reduce(ReduceOp::Sum, &summed, operand)?;
         spread(b, sums, self.row_places(), shape)
     }
+}
+
+/// The value of one element that all elements are views of.
+fn single(graph: &Graph, value: ValueId) -> Option<ValueId> {
+    let (mut value, is_view) = (value, |value: ValueId| graph[value].op.entry() == KernelEntry::View);
+    while is_view(value) {
+        value = graph[value].operands[0];
+    }
+    (graph[value].ty.elements() == 1).then_some(value)
 }
 
 /// Whether a value is what another one shows, or zeros.
@@ -448,6 +506,49 @@ mod tests {
                 |id: ValueId| matches!(after[id].op, Op::Pad(_)) && after[id].ty.dtype == DType::I8;
             assert!(after.ids().any(is_of_bytes));
         }
+    }
+
+    /// Bytes of a moved value are the value's bytes, moved, if scale and zero point are its own.
+    #[test]
+    fn what_was_moved_is_not_rounded_again() {
+        let ty = TensorType::new(DType::F32, [3, 4]);
+        let rounds = |scales: [f64; 2], zeros: [f64; 2], is_parameter: bool| {
+            let mut graph = Graph::default();
+            let mut b = Builder::new(&mut graph, Origin::default());
+            let bytes = input(&mut b, "x", InputRole::Data, DType::I8, &ty.shape);
+            let scale = input(&mut b, "scale", InputRole::State, DType::F32, &[1]);
+            let number = |b: &mut Builder<'_>, place: usize, shape: &[usize]| match is_parameter {
+                true => b.reshape(scale, &[]).and_then(|scale| b.broadcast(scale, shape, &[])),
+                false => b.full(scales[place], &ty.with_shape(shape)),
+            };
+            let (zero, own) = (b.full(zeros[0], &ty).unwrap(), number(&mut b, 0, &[3, 4]).unwrap());
+            let x = real(&mut b, bytes, zero, own);
+            let turned = b.permute(x, &[1, 0]).unwrap();
+            let padded = b.pad(turned, &[0, 1], &[2, 0], 0.0).unwrap();
+            let other = number(&mut b, 1, &[6, 4]).unwrap();
+            let quotient = b.div(padded, other).unwrap();
+            let rounded = b.unary(Unary::Round, quotient).unwrap();
+            let zero = b.full_like(zeros[1], rounded).unwrap();
+            let moved = b.add(rounded, zero).unwrap();
+            let again = b.cast(moved, DType::I8).unwrap();
+            graph.output("y", again);
+            let mut after = graph.clone();
+            multiply_bytes(&mut after).unwrap();
+            crate::dce::remove_dead_code(&mut after).unwrap();
+            let inputs = graph.inputs().map(|(id, name, _)| (name.to_string(), numbers(&graph[id].ty, 3)));
+            let inputs: BTreeMap<_, _> = inputs.collect();
+            let [expected, found] = [&graph, &after]
+                .map(|graph| evaluate_arrays(graph, inputs.clone(), Precision::Declared).unwrap());
+            assert_eq!(expected["y"].values, found["y"].values);
+            after.ids().any(|id| matches!(after[id].op, Op::Unary(Unary::Round)))
+        };
+        assert!(!rounds([0.25, 0.25], [7.0, 7.0], false));
+        assert!(!rounds([f64::from(0.013_f32); 2], [-128.0, -128.0], false));
+        assert!(!rounds([0.0, 0.0], [-3.0, -3.0], true));
+        assert!(rounds([0.25, 0.5], [7.0, 7.0], false));
+        assert!(rounds([0.25, 0.25], [7.0, 8.0], false));
+        // No byte stands for 0, and half a step is rounded to an even one.
+        assert!(rounds([0.25, 0.25], [0.5, 0.5], false));
     }
 
     /// A scale along an axis that is summed stays; so do products of computed values, which may be attention, and of parameters alone.
