@@ -5,6 +5,7 @@ use kernfusion_ir::Compare;
 pub(super) const LT: u8 = 0x11;
 pub(super) const GT: u8 = 0x1e;
 pub(super) const UNORDERED: u8 = 0x03;
+pub(super) const ORDERED: u8 = 0x07;
 /// Also where an operand is NaN.
 pub(super) const NOT_LESS: u8 = 0x15;
 

@@ -194,7 +194,7 @@ pub(in super::super) struct LaneProgram {
     pub(super) patterns: Vec<Vec<u16>>,
     /// How many runs these are for.
     pub(super) pattern_runs: usize,
-    /// Values that were rounded to bf16 or looked up as bytes, and what a write needs of each.
+    /// Values that were rounded to bf16 or to bytes or looked up as such, and what a write needs of each.
     narrow: Vec<(Lanes, Narrow)>,
 }
 
@@ -207,6 +207,8 @@ enum Narrow {
     Upper(Lanes),
     /// The lowest bytes of lanes.
     Byte(Lanes),
+    /// The bytes nearest to integers.
+    Whole(Lanes),
 }
 
 use Lanes::Constant;
@@ -451,13 +453,23 @@ impl LaneProgram {
 
     /// Towards zero, within the range of bytes; NaN is zero.
     fn byte_of_float(&mut self, x: Lanes) -> Lanes {
+        const LEAST: Lanes = Constant(i8::MIN as i32 as u32);
         let x = self.register(x);
         // What is too small becomes the least integer by itself.
         let bounded = self.op(MIN, &[x, float(f32::from(i8::MAX))]);
-        let whole = self.op(FLOATS_TO_SIGNED, &[bounded]);
-        let byte = self.symmetric(MAX_SIGNED, whole, Constant(i32::from(i8::MIN) as u32));
-        self.test(Test::Floats(predicate::UNORDERED), x, x);
-        self.blend(byte, Constant(0))
+        if self.vectors == Vectors::Eight {
+            let whole = self.op(FLOATS_TO_SIGNED, &[bounded]);
+            let byte = self.symmetric(MAX_SIGNED, whole, LEAST);
+            self.test(Test::Floats(predicate::UNORDERED), x, x);
+            return self.blend(byte, Constant(0));
+        }
+        self.test(Test::Floats(predicate::ORDERED), x, x);
+        let (whole, target) = self.fresh();
+        let code = self.vectors.code(FLOATS_TO_SIGNED);
+        self.push(code, target, &[Operand::Lanes(bounded)]).masking = Some(Masking::Zero);
+        let byte = self.symmetric(MAX_SIGNED, whole, LEAST);
+        self.narrow.push((byte, Narrow::Whole(whole)));
+        byte
     }
 
     /// The nearest byte of an integer.

@@ -179,7 +179,11 @@ impl LaneProgram {
             },
             DType::F16 => (self.vectors.code(TO_F16), value),
             DType::I8 | DType::Bool => {
-                let value = if let Some(Narrow::Byte(byte)) = self.narrowed(value) { byte } else { value };
+                let narrow = self.narrowed(value);
+                let value = match narrow {
+                    Some(Narrow::Byte(lanes) | Narrow::Whole(lanes)) => lanes,
+                    _ => value,
+                };
                 let value = match (dtype, self.vectors) {
                     (DType::Bool, _) => self.and(value, Constant(1)),
                     // What is packed must fit.
@@ -187,6 +191,9 @@ impl LaneProgram {
                     (_, Vectors::Sixteen(_)) => value,
                 };
                 match is_sixteen {
+                    true if matches!(narrow, Some(Narrow::Whole(_))) => {
+                        (Code::EVEX_Vpmovsdb_xmmm128_k1z_zmm, value)
+                    }
                     true => (Code::EVEX_Vpmovdb_xmmm128_k1z_zmm, value),
                     false => {
                         let halves = self.halves_of(value);
