@@ -118,7 +118,11 @@ fn weights_that_are_not_where_they_must_be_are_named() {
 fn random_mutations_end_in_a_program_or_one_error() {
     let place = Place::new();
     let mut random = fastrand::Rng::with_seed(19);
-    for (whole, inputs, most) in [(linear(), 2000, 4), (fixture::content("onnx_operators.onnx"), 200, 2)] {
+    for (whole, inputs, most) in [
+        (linear(), 2000, 4),
+        (fixture::content("onnx_operators.onnx"), 200, 2),
+        (fixture::content("contributed.onnx"), 400, 2),
+    ] {
         let (mut read, mut refused) = (0, 0);
         for _ in 0..inputs {
             let mut bytes = whole.clone();

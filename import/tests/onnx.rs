@@ -30,6 +30,12 @@ fn operators() {
     check_outputs(&of(&fixture::folder(), "onnx_operators"));
 }
 
+/// Each operator of onnxruntime by itself, as onnxruntime computes it (`benches/peers/contributed_operators.py`).
+#[test]
+fn operators_of_onnxruntime() {
+    check_outputs(&of(&fixture::folder(), "contributed"));
+}
+
 /// A folder that an environment variable names.
 fn named_folder(variable: &str) -> Option<PathBuf> {
     let folder = std::env::var_os(variable).map(PathBuf::from);

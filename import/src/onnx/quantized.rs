@@ -3,7 +3,7 @@
 use super::Reader;
 use super::messages::NodeProto;
 use crate::call::Fault;
-use crate::operators::onnx::quantization::{SCALE, ZERO};
+use crate::operators::onnx::quantization::{PACKED, PACKED_ZEROS, SCALE, TRIPLES, ZERO};
 use crate::operators::onnx::{element_type, signature};
 use crate::schema::{Argument, NamedArgument, Node};
 use kernfusion_ir::DType;
@@ -84,16 +84,17 @@ impl Reader<'_> {
         };
         let has_no_sign =
             |name: &str| value(name).is_some_and(|value| self.without_sign.contains(self.resolved(value)));
-        let is_moved = MOVES.contains(&node.target.as_str());
+        let is_moved = MOVES.contains(&node.target.as_str()) || resizes_to_nearest(proto);
         let has_zero = |name: &str| inputs.iter().any(|input| input.strip_suffix(ZERO) == Some(name));
-        let is_taken = |name: &str| is_moved || name.ends_with(ZERO) || has_zero(name);
+        let is_own = |name: &str| [PACKED, PACKED_ZEROS, TRIPLES].contains(&name);
+        let is_taken = |name: &str| is_moved || is_own(name) || name.ends_with(ZERO) || has_zero(name);
         if let Some(name) = inputs.iter().find(|name| has_no_sign(name) && !is_taken(name)) {
             return Err(format!("{name} is of uint8, which it does not take here"));
         }
         let is_given = match value("y_zero") {
             _ if node.target == "onnx.DynamicQuantizeLinear" => true,
             Some(_) => has_no_sign("y_zero"),
-            None => has_zero("y") && gives_no_sign(proto),
+            None => has_zero("y") && value("y_scale").is_some() && gives_no_sign(proto),
         };
         let results = node.results();
         let bytes = results.iter().enumerate().filter(|(at, _)| match is_moved {
@@ -105,6 +106,12 @@ impl Reader<'_> {
         self.without_sign.extend(bytes);
         Ok(())
     }
+}
+
+/// Whether a node repeats its operand's elements.
+fn resizes_to_nearest(proto: &NodeProto) -> bool {
+    let mode = proto.attribute.iter().find(|given| given.name == "mode");
+    proto.op_type == "Resize" && mode.is_none_or(|mode| *mode.s == *b"nearest")
 }
 
 /// Whether bytes that a node gives have no sign where nothing but its attributes says so.

@@ -46,7 +46,7 @@ fn safe_softmax(x: &Tensor, axis: isize) -> Tensor {
 }
 
 /// `x` times the weight plus the bias, where there are such; they broadcast.
-fn affine(call: &Call<'_>, x: Tensor, shape: &[usize]) -> Result<Tensor, Fault> {
+pub(super) fn affine(call: &Call<'_>, x: Tensor, shape: &[usize]) -> Result<Tensor, Fault> {
     let mut y = x;
     if let Some(weight) = call.optional_tensor("weight")? {
         y = &y * working(&weight).reshape(shape);

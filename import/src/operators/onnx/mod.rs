@@ -7,6 +7,7 @@
 //! A row follows the text of an operator in the version of the operator set that it names (`docs/Operators.md` and `docs/Changelog.md` of
 //! ONNX), and reads what earlier versions from 13 on wrote, too.
 
+mod contributed;
 mod element_type;
 mod functions;
 pub(crate) mod quantization;
@@ -18,6 +19,7 @@ pub(crate) use element_type::element_type;
 
 use super::Operator;
 use crate::call::{Built, Call};
+use contributed as c;
 use functions as f;
 use kernfusion::nn::Cell;
 use kernfusion::trace::Tensor;
@@ -210,8 +212,30 @@ const ROWS: &[Row] = &[
     row("onnx.Resize",         19, "self roi~ scales## sizes##; mode coordinate_transformation_mode nearest_mode -cubic_coeff_a !antialias=0 !exclude_outside=0 -extrapolation_value keep_aspect_ratio_policy", unseen, Own("the nearest positions for each of the result, or a sum of two or four along each axis", windows::resized)),
     row("onnx.LSTM",           22, "input weight hidden bias sequence_lens~ initial_h initial_c; direction -hidden_size !input_forget=0 !layout=0", unseen, Own("a layer of LSTM in one or both directions: outputs, and the last h and C", |call| f::recurrent(call, Cell::Lstm, &[0, 2, 3, 1]))),
     row("onnx.GRU",            22, "input weight hidden bias sequence_lens~ initial_h; direction -hidden_size !layout=0 linear_before_reset?", unseen, Own("a layer of GRU in one or both directions: outputs, and the last h", f::gated_recurrent)),
+    row("onnx.SimplifiedLayerNormalization", 1, "input weight; axis eps=epsilon|1e-5 -stash_type", types::like_input, Own("RMSNormalization, and what was divided by", f::rms_norm)),
     row("onnx.SoftmaxCrossEntropyLoss", 13, "self target weight; reduction ignore_index", unseen, As("aten.cross_entropy_loss.default")),
     row("onnx.NegativeLogLikelihoodLoss", 13, "self target weight; reduction ignore_index", unseen, As("aten.nll_loss_nd.default")),
+
+    // Of onnxruntime.
+    row("com.microsoft::Gelu",      1, "self", types::like_self, As("aten.gelu.default")),
+    row("com.microsoft::BiasGelu",  1, "input bias", unseen, Own("gelu of input + bias", |call| c::biased(call, Tensor::gelu))),
+    row("com.microsoft::FastGelu",  1, "input bias", unseen, Own("gelu by tanh of input + bias", |call| c::biased(call, Tensor::gelu_tanh))),
+    row("com.microsoft::QuickGelu", 1, "self; alpha|1.702", unseen, Own("self · sigmoid(alpha · self)", f::swish)),
+    row("com.microsoft::SkipLayerNormalization", 1, "input skip weight bias added; eps=epsilon|1e-12", types::like_input, Own("LayerNormalization of input + skip + added; the mean, 1/√(var + eps), and the sum", |call| c::skip_norm(call, true))),
+    row("com.microsoft::SkipSimplifiedLayerNormalization", 1, "input skip weight added; eps=epsilon|1e-12", types::like_input, Own("RMSNormalization of input + skip + added; the mean, what was divided by, and the sum", |call| c::skip_norm(call, false))),
+    row("com.microsoft::FusedMatMul", 1, "self other; alpha transA? transB? !transBatchA=0 !transBatchB=0", unseen, Own("alpha · self · other, each of both transposed if said", c::fused_product)),
+    row("com.microsoft::DynamicQuantizeMatMul", 1, "self other other_scale other_zero@ bias", unseen, Own("self, rounded to bytes from its least to its largest number, times what other stands for, plus bias", c::dynamic_product)),
+    row("com.microsoft::MatMulIntegerToFloat", 1, "self other self_scale other_scale self_zero@ other_zero@ bias", unseen, Own("the product of what bytes stand for, plus bias", c::product_of_bytes)),
+    row("com.microsoft::MatMulNBits", 1, "self packed scales packed_zeros g_idx bias; K N block_size !bits=4 -accuracy_level !weight_prepacked=0", unseen, Own("self · wᵀ + bias; w of half bytes, of which each block has a scale and a zero point", c::product_of_half_bytes)),
+    row("com.microsoft::QGemm",     1, "mat1 mat1_scale mat1_zero@ mat2 mat2_scale mat2_zero@ self y_scale y_zero@; alpha transA? transB?", unseen, Own("Gemm of what bytes stand for, as bytes if there is y_scale", c::quantized_gemm)),
+    row("com.microsoft::QLinearAdd", 1, "self self_scale self_zero@ other other_scale other_zero@ y_scale y_zero@", unseen, Own("self + other as bytes, of what bytes stand for", |call| c::of_two_bytes(call, |x, y| x + y))),
+    row("com.microsoft::QLinearMul", 1, "self self_scale self_zero@ other other_scale other_zero@ y_scale y_zero@", unseen, Own("self · other as bytes, of what bytes stand for", |call| c::of_two_bytes(call, |x, y| x * y))),
+    row("com.microsoft::QLinearWhere", 1, "condition self self_scale self_zero@ other other_scale other_zero@ y_scale y_zero@", unseen, Own("self where condition holds, else other, as bytes, of what bytes stand for", c::quantized_choice)),
+    row("com.microsoft::QLinearConcat", 1, "y_scale y_zero@ triples...; dim=axis", unseen, Own("what bytes stand for, each before its scale and zero point, one after another as bytes", c::quantized_concat)),
+    row("com.microsoft::QLinearSigmoid", 1, "self self_scale self_zero@ y_scale y_zero@", unseen, Own("Sigmoid as bytes, of what bytes stand for", |call| c::of_bytes(call, |x| Ok(x.sigmoid())))),
+    row("com.microsoft::QLinearLeakyRelu", 1, "self self_scale self_zero@ y_scale y_zero@; alpha|0.01", unseen, Own("LeakyRelu as bytes, of what bytes stand for", c::quantized_leaky_relu)),
+    row("com.microsoft::QLinearSoftmax", 1, "self self_scale self_zero@ y_scale y_zero@; dim=axis -opset", unseen, Own("Softmax as bytes, of what bytes stand for", c::quantized_softmax)),
+    row("com.microsoft::QLinearGlobalAveragePool", 1, "self self_scale self_zero@ y_scale y_zero@; !channels_last=0", unseen, Own("GlobalAveragePool as bytes, of what bytes stand for", c::quantized_mean)),
 ];
 
 #[cfg(test)]
@@ -221,7 +245,9 @@ mod tests {
     #[test]
     fn every_row_has_a_function_and_takes_what_can_be_read() {
         for (row, operator) in ROWS.iter().zip(operators()) {
-            assert!(operator.name.starts_with("onnx.") && !operator.gives.is_empty(), "{}", row.name);
+            let is_of_onnx =
+                ["onnx.", "com.microsoft::"].iter().any(|domain| operator.name.starts_with(domain));
+            assert!(is_of_onnx && !operator.gives.is_empty(), "{}", row.name);
             assert!(signature::inputs(row.takes).count() > 0, "{}", row.name);
             assert!(
                 signature::attributes(row.takes).all(|found| !found.attribute.is_empty()),

@@ -11,9 +11,14 @@ use kernfusion_ir::DType;
 /// What of the names of arguments says which is a scale, and which a zero point.
 pub(crate) const SCALE: &str = "_scale";
 pub(crate) const ZERO: &str = "_zero";
+/// Arguments that are two numbers of four bits in each byte.
+pub(crate) const PACKED: &str = "packed";
+pub(crate) const PACKED_ZEROS: &str = "packed_zeros";
+/// The argument that is bytes, their scale, their zero point, and so on.
+pub(crate) const TRIPLES: &str = "triples";
 
 /// A vector as of a tensor of that shape, along one of its axes; a number as a scalar.
-fn along(call: &Call<'_>, name: &str, shape: &[usize], at: i64) -> Result<Tensor, Fault> {
+pub(super) fn along(call: &Call<'_>, name: &str, shape: &[usize], at: i64) -> Result<Tensor, Fault> {
     let value = call.tensor(name)?;
     let own = value.shape();
     if own.iter().product::<usize>() == 1 {
@@ -43,13 +48,13 @@ fn centred(call: &Call<'_>, name: &str, at: i64, dtype: DType) -> Result<Tensor,
 }
 
 /// What it stands for.
-fn real(call: &Call<'_>, name: &str, at: i64) -> Result<Tensor, Fault> {
+pub(super) fn real(call: &Call<'_>, name: &str, at: i64) -> Result<Tensor, Fault> {
     let scale = along(call, &format!("{name}{SCALE}"), &call.tensor(name)?.shape(), at)?;
     Ok(centred(call, name, at, scale.dtype())? * scale)
 }
 
 /// The nearest bytes, with the scale and the zero point of y.
-fn nearest(call: &Call<'_>, x: &Tensor, at: i64) -> Result<Tensor, Fault> {
+pub(super) fn nearest(call: &Call<'_>, x: &Tensor, at: i64) -> Result<Tensor, Fault> {
     let scale = as_dtype(&along(call, "y_scale", &x.shape(), at)?, x.dtype());
     let whole = (x / scale).round();
     let zero = match call.is_tensor("y_zero") {
@@ -75,15 +80,19 @@ pub(super) fn quantized(call: &Call<'_>) -> Built {
     one(nearest(call, &call.tensor("self")?, call.int_or("axis", 1)?)?)
 }
 
-/// Bytes of which 0 is one, from the least to the largest number: these, their scale and their zero point.
-pub(super) fn dynamically_quantized(call: &Call<'_>) -> Built {
-    let x = call.tensor("self")?;
+/// Bytes of which 0 is one, from the least to the largest number: these, their scale, and their zero point as a float.
+pub(super) fn dynamic_bytes(call: &Call<'_>, x: &Tensor) -> (Tensor, Tensor, Tensor) {
     let axes: Vec<isize> = (0..x.rank() as isize).collect();
     let (least, largest) = (x.min(&axes).minimum(0.0), x.max(&axes).maximum(0.0));
     let range = largest - &least;
     let scale = range.gt(0.0).select(&range / 255.0, call.trace.full([], 1.0, x.dtype()));
     let zero = (-(least / &scale)).round().clamp(0.0, 255.0) - 128.0;
     let bytes = ((x / &scale).round() + &zero).cast(DType::I8);
+    (bytes, scale, zero)
+}
+
+pub(super) fn dynamically_quantized(call: &Call<'_>) -> Built {
+    let (bytes, scale, zero) = dynamic_bytes(call, &call.tensor("self")?);
     Ok(vec![bytes, scale, zero.cast(DType::I8)])
 }
 
