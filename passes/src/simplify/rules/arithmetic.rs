@@ -233,8 +233,10 @@ fn cast_cast(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
     let Head::Op(Op::Cast(outer)) = &term.head else { return None };
     let is_direct = |inner: DType, x: Id| {
         let from = r.ty(x).dtype;
-        let has_all =
-            |dtype: DType| holds(dtype, from) || r.largest_whole(x).is_some_and(|x| has_room(dtype, x));
+        // Bytes are worth their conversion: they take a quarter of the memory, and are multiplied faster.
+        let fits =
+            |dtype: DType| dtype != DType::I8 && r.largest_whole(x).is_some_and(|x| has_room(dtype, x));
+        let has_all = |dtype: DType| holds(dtype, from) || fits(dtype);
         let is_alike = is_clamped(inner, outer.dtype) == is_clamped(from, outer.dtype);
         has_all(inner) && (has_all(outer.dtype) || is_alike)
     };
