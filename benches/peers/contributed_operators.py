@@ -46,7 +46,7 @@ def normalizations(g, x, skip, bias):
     g.of_onnx("SimplifiedLayerNormalization", x, weight, axis=-1, epsilon=0.25)
     g.add("SkipLayerNormalization", x, skip, weight, bias, numbers(4), epsilon=0.125)
     g.add("SkipLayerNormalization", x, numbers(2, 4), weight)
-    sum_ = [name for name in g.add("SkipLayerNormalization", x, skip, weight, bias, count=4, hidden=True)][3]
+    *_, sum_ = g.hidden("SkipLayerNormalization", x, skip, weight, bias, count=4)
     # What backward alone would read is not computed there.
     g.nodes[-1].output[1] = g.nodes[-1].output[2] = ""
     g.outputs.append(sum_)

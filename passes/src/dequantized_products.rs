@@ -131,17 +131,15 @@ impl<'a> Values<'a> {
         let Op::Unary(Unary::Round) = graph[rounded].op else { return None };
         let (x, scale) = Spread::of_operands(graph, graph[rounded].operands[0], Binary::Div)?;
         let found = self.dequantized(x)?;
-        let is_same = |one: Option<Spread>, other: Option<Spread>| {
-            let [one, other] = [one, other].map(|spread| spread.filter(|spread| !spread.is_nothing()));
-            match (one, other) {
-                (Some(one), Some(other)) => one.is_same_number(graph, other),
-                (one, other) => one.is_none() && other.is_none(),
-            }
+        let has_scale = found.scale.is_some_and(|own| own.is_same_number(graph, scale));
+        let has_zero = match (found.zero, zero.filter(|zero| !zero.is_nothing())) {
+            (Some(own), Some(zero)) => own.is_same_number(graph, zero) && self.is_zero_point(zero),
+            (own, zero) => own.is_none() && zero.is_none(),
         };
-        let is_zero_point = found.zero.is_none_or(|zero| self.is_zero_point(zero));
-        (is_zero_point && is_same(found.scale, Some(scale)) && is_same(found.zero, zero)).then_some(found)
+        (has_scale && has_zero).then_some(found)
     }
 
+    /// What a value stands for, if it is `(bytes − zero) · scale` behind views.
     fn dequantized(&self, value: ValueId) -> Option<Dequantized> {
         let graph = self.graph;
         let (mut value, mut views) = (value, vec![]);
