@@ -69,6 +69,9 @@ pub(super) fn product_of_half_bytes(call: &Call<'_>) -> Built {
     if block < 16 || !block.is_power_of_two() || call.has("g_idx") {
         return Err("blocks are of 16, 32, 64, … numbers in their order".into());
     }
+    if rows == 0 {
+        return Err("its matrix has no rows".into());
+    }
     let blocks = columns.div_ceil(block);
     let numbers = halves(call, PACKED, scales.dtype(), &[rows, blocks, block])?;
     let zeros = match call.optional_tensor(PACKED_ZEROS)? {
