@@ -27,6 +27,9 @@ const LARGEST_ZERO: f64 = 255.0;
 
 pub(crate) fn multiply_bytes(graph: &mut Graph) -> Result<()> {
     loops::change_bodies(graph, multiply_bytes)?;
+    if !graph.ids().any(|id| graph[id].ty.dtype == DType::I8) {
+        return Ok(());
+    }
     let values = Values::of(graph);
     let mut rebuild = Rebuild::new(graph);
     for id in graph.ids() {

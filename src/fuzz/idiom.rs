@@ -127,7 +127,7 @@ fn dequantized(a: &mut Author, bytes: ValueId, axis: Option<usize>) -> Written {
     a.add(Binary::Mul, &[centred, scale])
 }
 
-/// Bytes of a function of bytes, of which there are so many that they can be looked up.
+/// A costly function of bytes, rounded to bytes: of enough of them that they are looked up.
 fn function_of_bytes(a: &mut Author) -> Written {
     let shape = *a.draws.choose(&[[4096, 1], [65, 64], [31, 150], [1, 5000]]);
     let bytes = a.data(DType::I8, &shape, -128.0..128.0);

@@ -359,3 +359,34 @@ fn whole_numbers_are_no_larger_than_is_said() {
     }
     assert!(bounded_floats > 100, "{bounded_floats} values of floats are known to be whole");
 }
+
+/// Differences of numbers without a sign wrap, and numbers of too many digits are rounded up.
+#[test]
+fn whole_numbers_that_wrap_or_are_rounded_are_larger() {
+    let mut graph = Graph::new("larger");
+    let mut b = Builder::new(&mut graph, Origin::default());
+    let number = |b: &mut Builder<'_>, value: f64| {
+        b.input(&format!("{value}"), InputRole::Data, TensorType::new(DType::I8, [1]))
+    };
+    let (three, five) = (number(&mut b, 3.0).unwrap(), number(&mut b, 5.0).unwrap());
+    let [x, y] = [three, five].map(|x| b.cast(x, DType::U32).unwrap());
+    let wrapped = b.sub(x, y).unwrap();
+    let float = b.cast(five, DType::F32).unwrap();
+    let least = number(&mut b, -128.0).unwrap();
+    let (bytes, offset) = (b.cast(least, DType::F32).unwrap(), b.full_like(131.0, float).unwrap());
+    let difference = b.sub(bytes, offset).unwrap();
+    let narrow = b.cast(difference, DType::BF16).unwrap();
+    let bounds = super::largest_whole(&graph);
+    let array = |id: ValueId, name: &str| {
+        (name.to_string(), Array { ty: graph[id].ty.clone(), values: vec![name.parse().unwrap()] })
+    };
+    let inputs = graph.inputs().map(|(id, name, _)| array(id, name)).collect();
+    let values = evaluate_all(&graph, inputs, Precision::Declared).unwrap();
+    for (id, expected) in [(wrapped, 4_294_967_294.0), (narrow, -260.0)] {
+        let (value, bound) = (values[id.index()].values[0], bounds[id.index()].unwrap());
+        assert!(
+            value == expected && value.abs() <= bound,
+            "{value} where {expected} is expected, at most {bound}"
+        );
+    }
+}

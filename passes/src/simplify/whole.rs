@@ -13,11 +13,11 @@ const UNKNOWN: f64 = f64::INFINITY;
 pub(super) fn bound(op: &Op, operands: &[&Facts], ty: &TensorType) -> Option<Literal> {
     let bound = of_op(op, operands, ty);
     let dtype = ty.dtype;
-    let bound = match dtype.is_float() {
-        true => bound?,
-        false => {
-            bound.filter(|&bound| bound <= dtype.highest()).unwrap_or(dtype.highest().max(-dtype.lowest()))
-        }
+    let bound = match dtype {
+        _ if dtype.is_float() => bound?,
+        // What is below 0 becomes the largest of them.
+        DType::U32 => dtype.highest(),
+        _ => bound.filter(|&bound| bound <= dtype.highest()).unwrap_or(dtype.highest().max(-dtype.lowest())),
     };
     Some(Literal::new(if bound.is_nan() { UNKNOWN } else { bound }))
 }
@@ -35,7 +35,8 @@ fn of_op(op: &Op, operands: &[&Facts], ty: &TensorType) -> Option<f64> {
     let terms = |axes: &[usize]| axes.iter().map(|&axis| operands[0].ty.shape[axis]).product::<usize>();
     match op {
         Op::Unary(Unary::Round | Unary::Floor) => Some(whole(0).unwrap_or(UNKNOWN)),
-        Op::Unary(Unary::Neg | Unary::Abs) | Op::Cast(_) => whole(0),
+        Op::Unary(Unary::Neg | Unary::Abs) => whole(0),
+        Op::Cast(_) => whole(0).map(|x| rounded(x, 1, ty.dtype)),
         Op::Binary(Binary::Add | Binary::Sub) => both().map(|(x, y)| rounded(x + y, 2, ty.dtype)),
         Op::Binary(Binary::Mul) => both().map(|(x, y)| rounded(x * y, 1, ty.dtype)),
         Op::Binary(Binary::Max | Binary::Min) => both().map(largest),

@@ -113,8 +113,7 @@ pub(super) fn quantized_gemm(call: &Call<'_>) -> Built {
         let x = real(call, name, if is_transposed { 1 - columns } else { columns })?;
         Ok::<_, Fault>(if is_transposed { x.transpose(0, 1) } else { x })
     };
-    let product = product::multiplied(&side("mat1", "transA", 0)?, &side("mat2", "transB", 1)?);
-    let mut y = product;
+    let mut y = product::multiplied(&side("mat1", "transA", 0)?, &side("mat2", "transB", 1)?);
     if let Some(bias) = call.optional_tensor("self")? {
         let [left, right] = ["mat1_scale", "mat2_scale"].map(|name| along(call, name, &bias.shape(), -1));
         y = &y + as_dtype(&bias, DType::F32) * (left? * right?);
