@@ -24,6 +24,16 @@ fn launchers() -> Vec<(&'static str, &'static [&'static str])> {
     found
 }
 
+/// For each launcher, all at once: tests that wait for a time to pass wait for it together.
+fn side_by_side(check: impl Fn((&'static str, &'static [&'static str])) + Sync) {
+    let check = &check;
+    std::thread::scope(|scope| {
+        for launcher in launchers() {
+            scope.spawn(move || check(launcher));
+        }
+    });
+}
+
 /// The program in several processes, the last of which may have other flags.
 fn under(work: &Workplace, launcher: (&str, &[&str]), ranks: [(usize, &str); 2]) -> Ended {
     end(start(work, launcher, ranks))
@@ -383,6 +393,10 @@ fn signal(signal: &str, processes: &[String]) {
 /// However a rank ends, or stops, the others end, too, and what was saved goes on to the end that it would have had.
 #[test]
 fn a_rank_that_is_killed_or_stopped_ends_all() {
+    side_by_side(ends_all_if_a_rank_is_killed_or_stopped);
+}
+
+fn ends_all_if_a_rank_is_killed_or_stopped(launcher: (&str, &[&str])) {
     let work = Workplace::new();
     let more = "--microbatches 2 --steps 100 --checkpoint-every 1 --validate-every 0 --validation-batches 0 --sample-tokens 0";
     let flags = |out: &str| {
@@ -392,10 +406,7 @@ fn a_rank_that_is_killed_or_stopped_ends_all() {
     let times = std::env::var(KILLS.0).ok().and_then(|kills| kills.parse().ok()).unwrap_or(KILLS.1);
     let faults =
         [Fault::Kill, Fault::Stop].into_iter().flat_map(|fault| (0..times).map(move |time| (fault, time)));
-    let faults: Vec<_> = faults.chain([(Fault::Pause, 0)]).collect();
-    for (launcher, (fault, time)) in
-        launchers().into_iter().flat_map(|launcher| faults.iter().map(move |&fault| (launcher, fault)))
-    {
+    for (fault, time) in faults.chain([(Fault::Pause, 0)]) {
         let saved = work.path("hurt/checkpoint.safetensors");
         let _ = std::fs::remove_dir_all(work.path("hurt"));
         let mut launched = start(&work, launcher, [(2, &flags("hurt")), (0, "")]);
@@ -437,12 +448,19 @@ fn a_rank_that_is_killed_or_stopped_ends_all() {
 /// A rank that lives, but waits for something that never happens: that somebody reads what it says.
 #[test]
 fn a_rank_that_waits_for_ever_ends_all() {
-    let work = Workplace::new();
-    assert!(Command::new("mkfifo").arg(work.path("said")).status().unwrap().success());
-    let said = std::fs::OpenOptions::new().read(true).write(true).open(work.path("said")).unwrap();
     let flags = "train --config small.json --batch-size 8 --steps 100000 --validation-batches 0 --sample-every 1 --sample-tokens 300 \
                  --exchange-timeout 12 --out run --overwrite";
-    for launcher in launchers() {
+    let unread = || {
+        let work = Workplace::new();
+        assert!(Command::new("mkfifo").arg(work.path("said")).status().unwrap().success());
+        let said = std::fs::OpenOptions::new().read(true).write(true).open(work.path("said")).unwrap();
+        (work, said)
+    };
+    let (work, said) = unread();
+    let launched =
+        work.command(&format!("launch -n 2 {flags}")).stdout(said.try_clone().unwrap()).spawn().unwrap();
+    side_by_side(|launcher| {
+        let (work, _said) = unread();
         let mut command = Command::new(launcher.0);
         let program = env!("CARGO_BIN_EXE_kernfusion");
         command.args(launcher.1).args(["-n", "1", "sh", "-c", &format!("exec {program} {flags} > said")]);
@@ -453,10 +471,8 @@ fn a_rank_that_waits_for_ever_ends_all() {
         said_once(end(command.spawn().unwrap()), launcher.0, late);
         wait_for_ranks(&work, "run");
         assert!(work.path("run/log.jsonl").exists());
-    }
-    let mut command = work.command(&format!("launch -n 2 {flags}"));
-    let ended = end(command.stdout(said.try_clone().unwrap()).spawn().unwrap());
-    said_once(ended, "launch", "rank 1: rank 0 has kept the others waiting in an exchange for 12 s");
+    });
+    said_once(end(launched), "launch", "rank 1: rank 0 has kept the others waiting in an exchange for 12 s");
 }
 
 #[test]
