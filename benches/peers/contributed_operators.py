@@ -69,6 +69,16 @@ def half_bytes(g, x):
     g.add("MatMulNBits", wide, unsigned(3, 3, 8), scales, block_size=16, **attributes)
     g.add("MatMulNBits", wide, unsigned(3, 3, 8), scales, unsigned(6), "", numbers(3), block_size=16, **attributes)
     g.add("MatMulNBits", wide, unsigned(3, 2, 16), numbers(6), block_size=32, accuracy_level=1, **attributes)
+    # Whole groups of 32.
+    wider, attributes = g.hidden("MatMul", x, numbers(4, 192), domain=""), dict(K=192, N=3, bits=4)
+    g.add("MatMulNBits", wider, unsigned(3, 6, 16), numbers(18), block_size=32, **attributes)
+    g.add("MatMulNBits", wider, unsigned(3, 6, 16), numbers(18), unsigned(9), block_size=32, **attributes)
+    g.add("MatMulNBits", wider, unsigned(3, 3, 32), numbers(9), unsigned(6), "", numbers(3), block_size=64, **attributes)
+    g.add("MatMulNBits", wider, unsigned(3, 3, 32), numbers(9), np.abs(numbers(9)) + 7, block_size=64, **attributes)
+    # A matrix that two products read stays as it is.
+    shared, scales = g.constant(unsigned(3, 6, 16)), g.constant(numbers(18))
+    g.add("MatMulNBits", wider, shared, scales, block_size=32, **attributes)
+    g.add("MatMulNBits", wider, shared, scales, unsigned(9), block_size=32, **attributes)
 
 
 def quantized(g, x, condition, image):

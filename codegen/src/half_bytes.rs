@@ -6,7 +6,7 @@
 //! operand = mul (cast %2 : f32), (cast (load s[.. + k0] : bf16) : f32)        k0 groups, k1 < 2, k2 < 16
 //! ```
 //!
-//! Back ends read what is kept instead, in which a byte j of 16 has numbers j and 16 + j of its group.
+//! Scales may be `f32`, too. Back ends read what is kept instead, in which a byte j of 16 has numbers j and 16 + j of its group.
 
 use crate::analysis::common_stride;
 use kernfusion_ir::kernel::{BufferId, Domain, Index, Indirect, InstrKind, Operand, Region, Scalar};
@@ -23,6 +23,8 @@ pub struct HalfBytes<'o> {
     pub bytes: (BufferId, &'o Index),
     /// Those of its scale.
     pub scales: (BufferId, &'o Index),
+    /// `bf16` or `f32`.
+    pub scale: DType,
 }
 
 /// How an operand over the domain's axes and those of k is unpacked from half bytes, if it is, and groups lie one after another along k.
@@ -33,7 +35,7 @@ pub fn half_bytes<'o>(operand: &'o Operand, domain: &Domain, k: &[usize]) -> Opt
         InstrKind::Cast(x) if region.instr(operand.value).dtype == DType::BF16 => x,
         _ => operand.value,
     };
-    let [number, scale] = factors(region, value)?;
+    let (number, scale) = factors(region, value)?;
     let above = with_number(region, number, Binary::Sub, OFFSET)?;
     let shifted = with_number(region, above, Binary::And, 15.0)?;
     let InstrKind::Binary(Binary::Shr, byte, lowest) = region.instr(shifted).kind else { return None };
@@ -41,7 +43,8 @@ pub fn half_bytes<'o>(operand: &'o Operand, domain: &Domain, k: &[usize]) -> Opt
     let InstrKind::Coordinate(half) = &region.instr(half).kind else { return None };
     let (bytes, scales) = (loaded(region, cast_from(region, byte, DType::I8)?)?, loaded(region, scale)?);
     let places = Places { half, bytes: bytes.1, scales: scales.1 };
-    places.fit(domain.axes.len(), k).then_some(HalfBytes { bytes, scales })
+    let scale = region.instr(scale).dtype;
+    places.fit(domain.axes.len(), k).then_some(HalfBytes { bytes, scales, scale })
 }
 
 /// Where what is unpacked lies, over the axes of the domain and of k.
@@ -81,10 +84,14 @@ impl Places<'_> {
     }
 }
 
-/// The whole number and the `bf16` scale whose product a value is, before both were widened.
-fn factors(region: &Region, value: Scalar) -> Option<[Scalar; 2]> {
+/// The whole number and the scale whose product a value is, before they were widened.
+fn factors(region: &Region, value: Scalar) -> Option<(Scalar, Scalar)> {
     let InstrKind::Binary(Binary::Mul, x, y) = region.instr(value).kind else { return None };
-    let pair = |x, y| Some([cast_from(region, x, DType::I32)?, cast_from(region, y, DType::BF16)?]);
+    let scale = |value: Scalar| {
+        let is_f32 = region.instr(value).dtype == DType::F32;
+        cast_from(region, value, DType::BF16).or_else(|| is_f32.then_some(value))
+    };
+    let pair = |x, y| cast_from(region, x, DType::I32).zip(scale(y));
     pair(x, y).or_else(|| pair(y, x))
 }
 

@@ -61,3 +61,12 @@ fn outputs_of_a_folder_of_optimized_files() {
         println!("{name}: outputs {:.0e}", check_outputs(&of(&folder, &name)));
     }
 }
+
+/// Matrices of whole groups, of which each is read by one product, are kept in the order of products, with a scale for each group; of others, the file's.
+#[test]
+fn half_bytes_are_kept_as_products_read_them() {
+    let imported = of(&fixture::folder(), "contributed").imported;
+    let of_type = |ty: &str| imported.states().iter().filter(|state| state.ty().to_string() == ty).count();
+    assert_eq!((of_type("i8[3,6,16]"), of_type("f32[3,6]")), (5, 4));
+    assert_eq!((of_type("i8[3,3,32]"), of_type("i8[3,3,8]"), of_type("i8[3,2,16]")), (0, 2, 1));
+}

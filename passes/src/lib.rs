@@ -56,7 +56,7 @@ pub use closed_form::ClosedForm;
 pub use graph_diff::GraphDiff;
 pub use int8_products::has_int8_products;
 pub use memory_strategy::MemoryStrategy;
-pub use quantize_weights::{GROUP, HALF_BYTE_OFFSET, WeightType, quantize_weights, scale_of};
+pub use quantize_weights::{GROUP, HALF_BYTE_OFFSET, WeightType, quantize_weights, scale_of, scaled_groups};
 pub use rebuild::Rebuild;
 pub use runner::{
     DEQUANTIZED_PRODUCTS, INT8_PRODUCTS, MIXED_PRECISION, OF_CPUS, OF_GPUS, OTHERS, Observer, PIPELINE, Pass,

@@ -25,7 +25,8 @@
 //! %5 = reshape (mul (cast (sub %4, 8)), %1) : f32[5,64]
 //! ```
 //!
-//! A product of a number and its scale is exact in `f32`. Scales are `bf16`, a ninth of what is read; those of `f32` would be a fifth. The layout is that
+//! A product of a number and its scale is exact in `f32`. Scales are `bf16`, a ninth of what is read; those of `f32`, which files of others have and products
+//! read as well ([`scaled_groups`]), are a fifth. The layout is that
 //! of `Q4_0` of GGML, with half bytes and scales in matrices of their own.
 //!
 //! Invariant: with states that stand for the same numbers, the program computes what it did; what it changes, and what has
@@ -175,7 +176,7 @@ pub fn quantize_weights(
         let wide = match scales {
             None => b.cast(state, DType::F32)?,
             Some(scales) if kept == WeightType::Int8 => scaled_rows(&mut b, state, scales)?,
-            Some(scales) => scaled_groups(&mut b, state, scales, shape)?,
+            Some(scales) => scaled_groups(&mut b, state, scales)?,
         };
         rebuild.replace(id, wide);
         names.push((name.clone(), kept));
@@ -193,9 +194,17 @@ fn scaled_rows(b: &mut Builder<'_>, bytes: ValueId, scales: ValueId) -> Result<V
     b.mul(wide, scales)
 }
 
-/// Half bytes times the scale of their group, as a matrix of this shape.
-fn scaled_groups(b: &mut Builder<'_>, bytes: ValueId, scales: ValueId, shape: &[usize]) -> Result<ValueId> {
+/// Half bytes `[.., groups, 16]`, as above, times the scales of their groups `[.., groups]`: a matrix `[.., 32 · groups]`. Products read both as
+/// they are where scales are `bf16` or `f32`.
+///
+/// # Errors
+/// Types do not fit each other.
+pub fn scaled_groups(b: &mut Builder<'_>, bytes: ValueId, scales: ValueId) -> Result<ValueId> {
     let groups = b.ty(scales).shape.clone();
+    let shape = match &groups[..] {
+        [rows @ .., last] => [rows, &[last * GROUP]].concat(),
+        [] => vec![GROUP],
+    };
     let (half, apart) = (groups.len(), [&groups[..], &[2, GROUP / 2]].concat());
     let of_groups: Vec<usize> = (0..half).collect();
     let whole = |b: &mut Builder<'_>, value: usize| {
@@ -213,10 +222,10 @@ fn scaled_groups(b: &mut Builder<'_>, bytes: ValueId, scales: ValueId, shape: &[
     let offset = whole(b, HALF_BYTE_OFFSET as usize)?;
     let number = b.sub(above, offset)?;
     let number = b.cast(number, DType::F32)?;
-    let scales = b.cast(scales, DType::F32)?;
+    let scales = if b.ty(scales).dtype == DType::F32 { scales } else { b.cast(scales, DType::F32)? };
     let scales = b.broadcast(scales, &apart, &of_groups)?;
     let scaled = b.mul(number, scales)?;
-    b.reshape(scaled, shape)
+    b.reshape(scaled, &shape)
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! The states of parameters that `quantize_weights` keeps in other types than `f32`: floats of 16 bits, or whole numbers with scales.
 
-use super::Parameter;
+use super::{Parameter, Tensor};
 use crate::HostTensor;
 use kernfusion_ir::{DType, TensorType};
-use kernfusion_passes::{GROUP, HALF_BYTE_OFFSET, WeightType, scale_of};
+use kernfusion_passes::{GROUP, HALF_BYTE_OFFSET, WeightType, scale_of, scaled_groups};
 
 /// The largest of the whole numbers that are kept as bytes.
 const LARGEST: f32 = 127.0;
@@ -92,6 +92,31 @@ impl Parameter {
     /// The name of the state that the parameter is kept in besides its own.
     pub fn companion(&self) -> Option<String> {
         self.states().1.map(|_| scale_of(&self.name))
+    }
+}
+
+impl Tensor {
+    /// Half bytes `[.., groups, 16]`, of `i8`, times the scales of their groups `[.., groups]`: a matrix `[.., 32 · groups]`. Byte j of a group has number j,
+    /// plus 8, in its lower half and number 16 + j in its upper one. [Products](Tensor::linear) read such a matrix as it is kept, if it is a state with
+    /// scales of `bf16` or `f32`.
+    #[track_caller]
+    pub fn half_bytes(&self, scales: &Tensor) -> Tensor {
+        let matrix = self.trace().attempt("half_bytes", [self, scales], |b, [bytes, scales]| {
+            let (of_bytes, of_scales) = (b.ty(bytes), b.ty(scales));
+            if of_bytes.dtype != DType::I8 || of_bytes.shape != [&of_scales.shape[..], &[GROUP / 2]].concat() {
+                return Err(format!(
+                    "takes bytes of i8 with an axis of {} behind those of scales, not {of_bytes} and {of_scales}",
+                    GROUP / 2
+                )
+                .into());
+            }
+            Ok(scaled_groups(b, bytes, scales)?)
+        });
+        matrix.unwrap_or_else(|| {
+            let mut shape = scales.shape();
+            shape.iter_mut().last().into_iter().for_each(|groups| *groups *= GROUP);
+            self.trace().placeholder(&TensorType::new(DType::F32, shape))
+        })
     }
 }
 
@@ -216,6 +241,50 @@ mod tests {
                 assert!((got - expected).abs() <= 1e-5 * size, "{rows} rows: {got}, not {expected}");
             }
         }
+    }
+
+    /// Half bytes of another's file, whose scales are `f32`: no matrix is unpacked in memory.
+    #[test]
+    fn half_bytes_may_have_scales_of_f32() {
+        for (rows, kept) in [1, 5, 40].into_iter().flat_map(|rows| [(rows, DType::F32), (rows, DType::BF16)])
+        {
+            let trace = Trace::new();
+            let (bytes, scales) = (trace.state("w", [96, 3, 16], DType::I8), trace.state("s", [96, 3], kept));
+            let y = trace.input("x", [rows, 96], DType::F32).linear(&bytes.half_bytes(&scales));
+            let program = trace.finish(&[("y", &y)]).unwrap();
+            let random =
+                |at: usize, count: usize| (0..count).map(move |i| ((i * 7919 + at) as f64 * 0.37).sin());
+            let values = [
+                ("x", TensorType::new(DType::F32, [rows, 96]), random(1, rows * 96).collect::<Vec<_>>()),
+                (
+                    "w",
+                    TensorType::new(DType::I8, [96, 3, 16]),
+                    random(2, 4608).map(|x| (127.0 * x).round()).collect(),
+                ),
+                ("s", TensorType::new(kept, [96, 3]), random(3, 288).map(|x| kept.round(0.1 * x)).collect()),
+            ];
+            let tensors = values.clone().map(|(name, ty, values)| (name, HostTensor::from_f64(&ty, &values)));
+            let states = program.initial_states(1).unwrap();
+            tensors[1..].iter().for_each(|(name, tensor)| states.set(name, tensor).unwrap());
+            let mut compiled = program.compile(&states, &Target::cpu()).unwrap();
+            assert_eq!(compiled.report().kernels, 1, "{}", compiled.kernels());
+            let got = compiled.run(&[("x", &tensors[0].1)]).unwrap().get("y").unwrap().to_f64();
+            let given = tensors.each_ref().map(|(name, tensor)| (*name, tensor.to_f64()));
+            let expected = &evaluate(&program, &given)["y"];
+            for (got, expected) in got.iter().zip(expected) {
+                assert!((got - expected).abs() <= 1e-5, "{rows} rows, {kept}: {got}, not {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn half_bytes_fit_their_scales() {
+        let trace = Trace::new();
+        let (bytes, scales) = (trace.state("w", [4, 3, 15], DType::I8), trace.state("s", [4, 3], DType::F32));
+        trace.finish(&[("y", &bytes.half_bytes(&scales))]).unwrap_err();
+        assert!(trace.error().unwrap().to_string().contains(
+            "takes bytes of i8 with an axis of 16 behind those of scales, not i8[4,3,15] and f32[4,3]"
+        ));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Models compiled ahead of time, as programs in C and Rust run them: the examples, linked with what `compile` writes.
 
+use super::fixture::fixture;
 use super::workplace::{Ended, Workplace, end};
 use kernfusion::WeightType;
 use kernfusion::compile::{Precision, Target};
@@ -189,10 +190,6 @@ fn what_is_wrong_is_said_in_one_line() {
         assert!(message.contains(expected), "{message}");
     }
     assert!(!work.path("x").exists() && !work.path("bert").exists());
-}
-
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../import/tests/fixtures").join(name)
 }
 
 #[test]

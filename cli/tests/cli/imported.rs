@@ -1,14 +1,10 @@
 //! Models that PyTorch exported and ONNX files: imported, run, trained and shown.
 
+use super::fixture::fixture;
 use super::workplace::Workplace;
 use kernfusion::{HostTensor, tensor_file};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../import/tests/fixtures").join(name)
-}
 
 /// A workplace with an imported GPT-2, its inputs as a file, and the outputs that PyTorch computed.
 fn gpt2() -> (Workplace, HostTensor) {

@@ -11,6 +11,7 @@ mod destinations;
 #[cfg(feature = "cuda")]
 mod device;
 mod experiments;
+mod fixture;
 mod imported;
 mod memory;
 #[cfg(feature = "cuda")]

@@ -255,7 +255,8 @@ impl Lowering<'_> {
         let [bytes, scales] = [found.bytes, found.scales].map(|(buffer, index)| {
             format!("{} + {}", self.slots()[buffer.0 as usize].read(), names.affine(index))
         });
-        inner.line(format!("return HalfBytes{{{bytes}, {scales}}};"));
+        let scale = memory_type(found.scale);
+        inner.line(format!("return HalfBytes<{scale}>{{{bytes}, {scales}}};"));
         let ty = memory_type(operand_type(operand));
         code.open(format!("const auto {name} = in_memory<{ty}, false, true>([&](int row, int k)"));
         inner.finish().lines().for_each(|line| code.line(line));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// The first bytes of an [`Artefact`].
 pub const MAGIC: [u8; 8] = *b"kernfus\x01";
 /// The version of descriptions. It changes with everything in a [`Description`].
-pub const FORMAT: u32 = 9;
+pub const FORMAT: u32 = 10;
 /// How the names of artefacts begin that a linker knows them by.
 pub const PREFIX: &str = "kernfusion_artefact_";
 

@@ -10,7 +10,7 @@ use crate::operators;
 use crate::operators::onnx::element_type;
 use crate::operators::onnx::signature::{self, Kind};
 use crate::sizes::{CHOOSE_EACH, Chosen, listed};
-use crate::state::State;
+use crate::state::{State, Value};
 use kernfusion_ir::{DType, TensorType};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -44,11 +44,20 @@ impl<'m> Reader<'m> {
                 true => !statistics.contains(name) && !scales.contains(name),
                 false => kinds.get(name) == Some(&"PARAMETER"),
             };
-            let is_trained = is_trained && ty.dtype.is_float();
-            if proto.data_type == UINT8 {
+            let arranged = self.arranged.get(name);
+            let is_trained = is_trained && ty.dtype.is_float() && arranged.is_none();
+            if proto.data_type == UINT8 && arranged.is_none() {
                 self.without_sign.insert(name.into());
             }
-            let value = self.beside.value(proto).map_err(fault)?;
+            let value = match arranged {
+                Some(arranged) => {
+                    let neighbours =
+                        self.beside.read(proto).and_then(|constant| constant.tensor()).map_err(fault)?;
+                    Value::Held(arranged.of(&neighbours))
+                }
+                None => self.beside.value(proto).map_err(fault)?,
+            };
+            let ty = value.ty();
             self.states.push(State::new(self.path.into(), name, value, is_trained));
             self.sources.push((name.into(), Source::State(self.states.len() - 1)));
             self.values.insert(name.into(), self.trace.input(name, ty.shape.clone(), ty.dtype));

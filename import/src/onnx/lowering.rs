@@ -5,6 +5,7 @@ use super::tensors::Constant;
 use super::{Reader, tensor};
 use crate::call::Fault;
 use crate::operators::Operator;
+use crate::operators::onnx::quantization::IN_GROUPS;
 use crate::operators::onnx::signature::{self, Kind, Use};
 use crate::schema::{Argument, Float, Metadata, Name, NamedArgument, Node};
 use kernfusion::HostTensor;
@@ -15,6 +16,9 @@ impl Reader<'_> {
         let takes = operator.onnx.as_ref().map_or("", |onnx| onnx.takes);
         let mut inputs = self.inputs_by_name(proto, takes)?;
         inputs.extend(self.zeros_left_out(proto, takes, &inputs));
+        let is_arranged = proto.input.iter().any(|value| self.arranged.contains_key(value.as_str()));
+        inputs
+            .extend(is_arranged.then(|| NamedArgument { name: IN_GROUPS.into(), arg: Argument::Bool(true) }));
         inputs.extend(self.attributes_by_name(proto, takes, &inputs)?);
         let first = proto.output.iter().find(|name| !name.is_empty()).ok_or("it has no result")?;
         let output = |(at, name): (usize, &String)| match name.is_empty() {

@@ -13,6 +13,7 @@
 //! Nodes become those of [the schema](crate::schema), with arguments by name; nodes that no result needs are left out.
 
 mod folding;
+mod half_bytes;
 mod inputs;
 mod lowering;
 mod messages;
@@ -31,6 +32,7 @@ use crate::operators;
 use crate::schema::{Argument, Name, Node};
 use crate::sizes::Chosen;
 use crate::state::{State, Value};
+use half_bytes::Arranged;
 use kernfusion::trace::{Tensor, Trace};
 use kernfusion_ir::TensorType;
 use messages::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto};
@@ -156,6 +158,8 @@ struct Reader<'m> {
     types: BTreeMap<String, std::result::Result<TensorType, Fault>>,
     /// Bytes without a sign, which are kept less 128.
     without_sign: HashSet<String>,
+    /// Initializers that are kept in another order.
+    arranged: HashMap<&'m str, Arranged>,
     /// What the file says of the types of values.
     said: HashMap<&'m str, &'m ValueInfoProto>,
 }
@@ -177,6 +181,7 @@ impl<'m> Reader<'m> {
             nodes: vec![],
             types: BTreeMap::new(),
             without_sign: HashSet::new(),
+            arranged: half_bytes::arranged(graph),
             said: said.collect(),
         }
     }

@@ -22,7 +22,7 @@ use kernfusion_ir::kernel::{
     Region, Scalar, Store, StoreMode,
 };
 use kernfusion_runtime::gemm::{
-    self, Axis, Element, GenericContraction, Layout, Number, STREAMS, TILE_COLUMNS, Tiles,
+    self, Axis, Element, GenericContraction, Layout, Number, STREAMS, ScaleType, TILE_COLUMNS, Tiles,
 };
 use kernfusion_runtime::product::{ComputedFactor, Divided, MatrixLookup, Method, ProductStep, SlotOffset};
 use std::ops::Range;
@@ -45,8 +45,8 @@ pub(super) struct Factor {
     pub(super) index: Index,
     /// Which matrix of a table it is, if that is known at run time only.
     pub(super) choice: Option<MatrixLookup>,
-    /// Where its scales lie, if it is half bytes.
-    pub(super) scales: Option<SlotOffset>,
+    /// Where its scales lie, and their type, if it is half bytes.
+    pub(super) scales: Option<(SlotOffset, ScaleType)>,
 }
 
 impl Lowering<'_> {
@@ -130,7 +130,7 @@ impl Lowering<'_> {
             writes.iter_mut().zip(written).for_each(|(place, matrix)| *place = Some(matrix));
         }
         let (places, choices) = ([place(&a), place(&b)], [a.choice, b.choice, None]);
-        let ([a, b], scales) = (places, b.scales);
+        let ([a, b], scales) = (places, b.scales.map(|(place, _)| place));
         let (work, prologues) = (Method::Driver(work), [of_a, of_b]);
         let step = ProductStep { work, a, b, scales, choices, target, prologues, epilogue, reads, writes };
         self.program.steps.push(LaunchKind::Product(Box::new(step)));
@@ -217,9 +217,9 @@ impl Lowering<'_> {
             let layout = layout(factor, domain, outer, &product.k);
             let (element, k) = match factor.scales {
                 None => (element(factor.dtype), layout.k),
-                Some(_) => {
+                Some((_, scale)) => {
                     let k = Axis::Strided { len: product.k.iter().product(), stride: 1 };
-                    (Element::HalfByte, k)
+                    (Element::HalfByte(scale), k)
                 }
             };
             gemm::Operand { element, outer: layout.outer, k, batch: layout.batch }
@@ -504,10 +504,12 @@ fn plain_factor(operand: &Operand, partner: DType, domain: &Domain) -> Option<Fa
 
 /// Half bytes as they are kept, if an operand is unpacked from them.
 pub(super) fn packed_factor(operand: &Operand, domain: &Domain, k: &[usize]) -> Option<Factor> {
-    let HalfBytes { bytes: (bytes, index), scales: (scales, of_scales) } = half_bytes(operand, domain, k)?;
+    let HalfBytes { bytes: (bytes, index), scales: (scales, of_scales), scale } =
+        half_bytes(operand, domain, k)?;
     let choice = choice(&operand.region, index, domain);
-    let offset = of_scales.offset * DType::BF16.size() as i64;
-    let scales = Some(SlotOffset { slot: scales.0 as usize, offset });
+    let offset = of_scales.offset * scale.size() as i64;
+    let scale = if scale == DType::F32 { ScaleType::F32 } else { ScaleType::Bf16 };
+    let scales = Some((SlotOffset { slot: scales.0 as usize, offset }, scale));
     let is_bf16 = operand.region.instr(operand.value).dtype == DType::BF16;
     let is_matrix = index.indirect.is_empty() || choice.is_some();
     let (slot, index) = (bytes.0 as usize, index.clone());

@@ -58,12 +58,12 @@ template <class U, int COUNT> struct Neighbours<i8, U, COUNT, true> {
 
 // Half bytes, of which a group lies in 16 bytes: numbers 0 to 15 in the lower halves, the others in the upper ones, each plus 8. 2²³ + x has x in its last
 // bits. Their scale comes to the sum of the group.
-struct HalfByte {};
-struct HalfBytes {
+template <class Scale> struct HalfByte {};
+template <class Scale> struct HalfBytes {
   const i8* bytes;
-  const bf16* scale;
+  const Scale* scale;
 };
-template <class U> struct Neighbours<HalfByte, U, 32, true> {
+template <class Scale, class U> struct Neighbours<HalfByte<Scale>, U, 32, true> {
   struct alignas(16) Words {
     u32 at[4];
   };
@@ -71,7 +71,7 @@ template <class U> struct Neighbours<HalfByte, U, 32, true> {
   float scale;
 
   template <class Place> DEVICE void load(const Place& place, int row, int k) {
-    const HalfBytes group = place(row, k);
+    const HalfBytes<Scale> group = place(row, k);
     words = *(const Words*)group.bytes;
     scale = widen(*group.scale);
   }
@@ -86,7 +86,7 @@ template <class T> struct SumOf {
   template <class Piece> DEVICE static float begin(float sum, const Piece&) { return sum; }
   template <class Piece> DEVICE static float end(float, float own, const Piece&) { return own; }
 };
-template <> struct SumOf<HalfByte> {
+template <class Scale> struct SumOf<HalfByte<Scale>> {
   template <class Piece> DEVICE static float begin(float, const Piece&) { return 0.0f; }
   template <class Piece> DEVICE static float end(float sum, float own, const Piece& piece) { return sum + own * piece.scale; }
 };
@@ -108,8 +108,8 @@ template <class T> struct Pointed;
 template <class T> struct Pointed<const T*> {
   typedef T Type;
 };
-template <> struct Pointed<HalfBytes> {
-  typedef HalfByte Type;
+template <class Scale> struct Pointed<HalfBytes<Scale>> {
+  typedef HalfByte<Scale> Type;
 };
 template <class Operand> struct NumberOf {
   typedef typename Pointed<decltype(((const Operand*)0)->place(0, 0))>::Type Type;

@@ -132,7 +132,7 @@ fn few_rows_of_every_layout_and_type() {
 }
 
 /// An operand `[n, k]` of half bytes, as a pass on graphs keeps weights: `[n, k / 32, 16]` bytes in one buffer, scales in the other.
-fn unpacked(bytes: BufferId, scales: BufferId, k: usize, multiplied: DType) -> Operand {
+fn unpacked(bytes: BufferId, (scales, kept): (BufferId, DType), k: usize, multiplied: DType) -> Operand {
     let groups = (k / 32) as i64;
     let mut p = Program::default();
     let byte = p.load(bytes, I8, at(&[0, 16 * groups, 16, 0, 1]));
@@ -146,8 +146,10 @@ fn unpacked(bytes: BufferId, scales: BufferId, k: usize, multiplied: DType) -> O
     let offset = p.constant(8.0, DType::I32);
     let number = p.push(InstrKind::Binary(Binary::Sub, above, offset), DType::I32);
     let number = p.push(InstrKind::Cast(number), F32);
-    let scale = p.load(scales, BF16, at(&[0, groups, 1, 0, 0]));
-    let scale = p.push(InstrKind::Cast(scale), F32);
+    let mut scale = p.load(scales, kept, at(&[0, groups, 1, 0, 0]));
+    if kept != F32 {
+        scale = p.push(InstrKind::Cast(scale), F32);
+    }
     let mut value = p.push(InstrKind::Binary(Binary::Mul, number, scale), F32);
     if multiplied != F32 {
         value = p.push(InstrKind::Cast(value), multiplied);
@@ -155,43 +157,44 @@ fn unpacked(bytes: BufferId, scales: BufferId, k: usize, multiplied: DType) -> O
     Operand { region: p.region, value }
 }
 
-/// With rows whose numbers lie in order, and every second one.
+/// With rows whose numbers lie in order, and every second one, and scales of both types.
 #[test]
 fn half_bytes_are_unpacked_in_registers() {
     let mut cases = vec![];
-    for (dtype, [m, n, k], apart) in [
-        (F32, [1, 300, 1024], 1),
-        (F32, [3, 40, 96], 1),
-        (F32, [8, 33, 32], 2),
-        (BF16, [1, 64, 2080], 1),
-        (BF16, [4, 21, 64], 1),
+    for (dtype, kept, [m, n, k], apart) in [
+        (F32, BF16, [1, 300, 1024], 1),
+        (F32, F32, [1, 300, 1024], 1),
+        (F32, BF16, [3, 40, 96], 1),
+        (F32, F32, [8, 33, 32], 2),
+        (BF16, BF16, [1, 64, 2080], 1),
+        (BF16, F32, [4, 21, 64], 1),
     ] {
         let (mut bench, mut random) = (Bench::default(), Random(7));
         let a = bench.input("a", random.tensor(&TensorType::new(dtype, [m, k * apart]), -1.0, 1.0));
         let bytes = random.tensor(&TensorType::new(DType::F64, [n, k / 32, 16]), -128.0, 127.0).to_f64();
         let bytes = kernfusion_ir::Tensor::from_f64(&TensorType::new(I8, [n, k / 32, 16]), &bytes);
         let b = bench.input("b", bytes);
-        let scales = bench.input("s", random.tensor(&TensorType::new(BF16, [n, k / 32]), -0.05, 0.05));
+        let scales = bench.input("s", random.tensor(&TensorType::new(kept, [n, k / 32]), -0.05, 0.05));
         let mut p = Program::default();
         let sum = p.push(InstrKind::Producer(0), F32);
         let c = bench.output("c", F32, &[m, n]);
         p.store(sum, c, at(&[n as i64, 1]));
         let (step, row) = (apart as i64, (k * apart) as i64);
         let left = operand(a, dtype, dtype, at(&[row, 0, 32 * step, 16 * step, step]));
-        let right = unpacked(b, scales, k, dtype);
+        let right = unpacked(b, (scales, kept), k, dtype);
         let form =
             Form::Contraction(vec![Product { k: vec![k / 32, 2, 16], a: left, b: right, dtype: F32 }].into());
         bench.kernel(form, Domain { axes: vec![m, n], outer: 0, rows: 1 }, p.region, p.stores);
         // In bf16, what is unpacked is not rounded again.
         let tolerance = if dtype == F32 { 1e-5 } else { 3e-2 };
-        cases.push(case(format!("half bytes {dtype} {m}x{k}x{n}"), bench, tolerance));
+        cases.push(case(format!("half bytes {dtype}, scales {kept} {m}x{k}x{n}"), bench, tolerance));
     }
     let mut renderer = Renderer::new(Options::default());
     for case in &cases {
         renderer.program(&case.plan).expect(&case.name);
     }
     for function in renderer.functions() {
-        assert!(function.text.contains("return HalfBytes{"), "{}", function.text);
+        assert!(function.text.contains("return HalfBytes<"), "{}", function.text);
     }
     check(&cases, &Options::default());
 }

@@ -253,8 +253,13 @@ impl<'a> GemmCall<'a> {
         let size = operand.element.size();
         let offset = operand.batch.at(batch).wrapping_mul(size as isize);
         let load = self.kernels.load(operand.element);
-        let packed = HalfBytes { scales: self.buffers.scales, unpack: self.kernels.gemv.unpack };
-        let packed = (operand.element == Element::HalfByte).then(|| packed.after(offset));
+        let packed = match operand.element {
+            Element::HalfByte(scale) => {
+                let unpack = self.kernels.gemv.unpack[scale as usize];
+                Some(HalfBytes { scales: self.buffers.scales, scale, unpack }.after(offset))
+            }
+            _ => None,
+        };
         let (base, outer, k) = (base.wrapping_offset(offset), operand.outer.offsets(), operand.k.offsets());
         Source { base, size, load, packed, outer, k }
     }

@@ -9,7 +9,7 @@
 
 use super::blocking::{GemmCall, Space, chunks};
 use super::bytes::Bytes;
-use super::half_bytes::Unpack;
+use super::half_bytes::{ScaleType, Unpack};
 use super::line::{Line, at};
 use super::microkernel::{Kernels, prefetch};
 use super::pack::{Offsets, Source};
@@ -75,10 +75,10 @@ pub(super) struct Start {
 }
 
 impl Start {
-    /// What begins that many bytes further on.
+    /// What begins that many bytes further on, with scales of a size.
     #[inline(always)]
-    pub(super) fn after(self, bytes: usize) -> Self {
-        let scales = self.scales.wrapping_offset(half_bytes::of_scales(bytes as isize));
+    pub(super) fn after(self, bytes: usize, size: usize) -> Self {
+        let scales = self.scales.wrapping_offset(half_bytes::of_scales(bytes as isize, size));
         Start { values: self.values.wrapping_add(bytes), scales }
     }
 }
@@ -90,8 +90,8 @@ impl Lines {
     }
 
     #[inline(always)]
-    fn start(&self, i: usize) -> Start {
-        let scales = self.scales.wrapping_offset(half_bytes::of_scales(i as isize * self.stride));
+    fn start<B: Line>(&self, i: usize) -> Start {
+        let scales = self.scales.wrapping_offset(half_bytes::of_scales(i as isize * self.stride, B::SCALE));
         Start { values: self.line(i), scales }
     }
 
@@ -103,12 +103,14 @@ impl Lines {
     }
 }
 
-/// The kernels of one instruction set, by rows: for lines of B of `f32`, of `bf16`, of `i8` and (dot products alone) of half bytes.
+/// The kernels of one instruction set, by rows: for lines of B of `f32`, of `bf16`, of `i8` and (dot products alone) of half bytes, with scales of
+/// each [type](ScaleType).
 pub(super) struct Gemv {
-    pub dot: [[Dot; DOT_ROWS]; 4],
+    pub dot: [[Dot; DOT_ROWS]; 5],
     /// For lines and rows of bf16 in [words of two](super::pairs), where the processor multiplies these.
     pub pairs: Option<[Dot; DOT_ROWS]>,
-    pub unpack: Unpack,
+    /// For scales of each type.
+    pub unpack: [Unpack; 2],
     /// `(row, count)`: reorders a row of A to match the order of half bytes.
     pub arrange: unsafe fn(*mut f32, usize),
     pub axpy: [[Axpy; AXPY_ROWS]; 3],
@@ -154,8 +156,8 @@ pub(super) unsafe fn dot<L: Lanes, const R: usize, B: Line>(
         let is_wide = L::LANES == 16;
         let is_shared = lines.turn.1 > 1;
         let done = match lines.next {
-            _ if R > 2 && B::IS_PACKED && is_shared => abreast::<L, R, B, 1>(a, lda, lines, k, c, ldc, adds),
-            _ if R > 2 && B::IS_PACKED => far_apart::<L, R, B, 1>(a, lda, lines, k, c, ldc, adds),
+            _ if R > 2 && B::SCALE > 0 && is_shared => abreast::<L, R, B, 1>(a, lda, lines, k, c, ldc, adds),
+            _ if R > 2 && B::SCALE > 0 => far_apart::<L, R, B, 1>(a, lda, lines, k, c, ldc, adds),
             _ if R > DOT_ROWS && is_shared => abreast::<L, R, B, 2>(a, lda, lines, k, c, ldc, adds),
             _ if R > DOT_ROWS => far_apart::<L, R, B, 2>(a, lda, lines, k, c, ldc, adds),
             _ if R > 2 && is_shared && is_wide => abreast::<L, R, B, 4>(a, lda, lines, k, c, ldc, adds),
@@ -168,7 +170,8 @@ pub(super) unsafe fn dot<L: Lanes, const R: usize, B: Line>(
         };
         for j in done..lines.count {
             let mut sums = [L::splat(0.0); R];
-            for (sum, [of_line]) in sums.iter_mut().zip(B::dots::<L, R, 1>(a, lda, [lines.start(j)], k, None))
+            for (sum, [of_line]) in
+                sums.iter_mut().zip(B::dots::<L, R, 1>(a, lda, [lines.start::<B>(j)], k, None))
             {
                 *sum = of_line;
             }
@@ -197,9 +200,9 @@ unsafe fn far_apart<L: Lanes, const R: usize, B: Line, const S: usize>(
     let fetch = Fetch { ahead: AHEAD as isize, turn: (0, 1) };
     let fetch = if lines.next.is_some() { Some(fetch) } else { None };
     for j in 0..length {
-        let mut b = [lines.start(0); S];
+        let mut b = [lines.start::<B>(0); S];
         for (s, b) in b.iter_mut().enumerate() {
-            *b = lines.start(s * length + j);
+            *b = lines.start::<B>(s * length + j);
         }
         // SAFETY: the caller's contract.
         unsafe {
@@ -232,9 +235,9 @@ unsafe fn abreast<L: Lanes, const R: usize, B: Line, const S: usize>(
     let fetch = if lines.next.is_some() { Some(fetch) } else { None };
     let all = lines.count - lines.count % S;
     for j in (0..all).step_by(S) {
-        let mut b = [lines.start(0); S];
+        let mut b = [lines.start::<B>(0); S];
         for (s, b) in b.iter_mut().enumerate() {
-            *b = lines.start(j + s);
+            *b = lines.start::<B>(j + s);
         }
         // SAFETY: the caller's contract.
         unsafe {
@@ -485,7 +488,7 @@ fn values_of_word(job: &Contraction) -> usize {
 /// Row stride of A as it is staged, in words.
 fn stride(job: &Contraction) -> usize {
     match job.b.element {
-        Element::HalfByte => job.k.next_multiple_of(half_bytes::WIDEST_BLOCK) + 16,
+        Element::HalfByte(_) => job.k.next_multiple_of(half_bytes::WIDEST_BLOCK) + 16,
         _ => (job.k / values_of_word(job)).next_multiple_of(16) + 16,
     }
 }
@@ -561,7 +564,7 @@ unsafe fn stage_a(gemm: &GemmCall<'_>, batch: usize, space: &Space) {
         if job.precision == Precision::Bf16 {
             (0..job.m).for_each(|i| (gemm.kernels.round)(out.add(i * ld), out.add(i * ld), job.k));
         }
-        if job.b.element == Element::HalfByte {
+        if let Element::HalfByte(_) = job.b.element {
             (0..job.m).for_each(|i| (gemm.kernels.gemv.arrange)(out.add(i * ld), job.k));
         }
     }
@@ -573,7 +576,8 @@ fn lines(job: &Contraction) -> usize {
         Element::F32 | Element::F16 => 0,
         Element::Bf16 => 1,
         Element::I8 => 2,
-        Element::HalfByte => 3,
+        Element::HalfByte(ScaleType::Bf16) => 3,
+        Element::HalfByte(ScaleType::F32) => 4,
     }
 }
 
@@ -636,9 +640,10 @@ unsafe fn columns_by_dots(
             Offsets::Table(_) => 0,
         };
         let end = first.wrapping_offset(part.len() as isize * stride);
+        let packed = b.packed.map(|packed| packed.after(b.outer.at(part.start)));
         let part_lines = Lines {
             first,
-            scales: b.packed.map_or(std::ptr::null(), |packed| packed.after(b.outer.at(part.start)).scales),
+            scales: std::ptr::null(),
             stride,
             count: part.len(),
             next: gemm.reads_ahead().then_some(end),
@@ -651,9 +656,9 @@ unsafe fn columns_by_dots(
             let rows = share(job.m, groups, group);
             let a = space.a.cast::<f32>().wrapping_add(rows.start * ld + words(k.start));
             let c = c.wrapping_add(rows.start * ldc + part.start - columns.start);
-            let (ahead, scales) = (element.bytes(k.start), part_lines.scales);
-            let (first, scales) =
-                (first.wrapping_add(ahead), scales.wrapping_offset(half_bytes::of_scales(ahead as isize)));
+            let ahead = element.bytes(k.start);
+            let first = first.wrapping_add(ahead);
+            let scales = packed.map_or(std::ptr::null(), |packed| packed.after(ahead as isize).scales);
             let part_lines = Lines { first, scales, turn: (group, groups), ..part_lines };
             let dot = dots[rows.len() - 1];
             // SAFETY: `stage_a` made the rows; C has these rows and columns.

@@ -8,17 +8,84 @@
 use super::gemv::{CACHE_LINE, Fetch, Start};
 use super::line::Line;
 use super::microkernel::prefetch;
+use crate::math::element::{Bf16, F32};
 use crate::math::vector::Lanes;
+use serde::{Deserialize, Serialize};
+use std::marker::PhantomData;
 
 /// Numbers of a group.
 pub(super) const GROUP: usize = 32;
-/// Bytes of a scale.
-const SCALE: usize = 2;
 
-/// Where the scales of what lies at this byte of B are, in bytes.
+/// What the scale of a group is kept as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ScaleType {
+    /// The upper half of an `F32`.
+    Bf16,
+    /// IEEE single precision.
+    F32,
+}
+
+/// A scale in memory.
+pub(super) trait Scale {
+    const SIZE: usize;
+
+    /// In all lanes.
+    ///
+    /// # Safety
+    /// The instruction set is there, and a scale at `source`.
+    unsafe fn splat<L: Lanes>(source: *const u8) -> L;
+
+    /// The first `groups` of those that follow each other, each in four lanes, for as many as there are lanes at most.
+    ///
+    /// # Safety
+    /// The instruction set is there, and as many scales at `source`.
+    unsafe fn of_fours<L: Lanes>(source: *const u8, groups: usize) -> L;
+}
+
+impl Scale for Bf16 {
+    const SIZE: usize = 2;
+
+    #[inline(always)]
+    unsafe fn splat<L: Lanes>(source: *const u8) -> L {
+        // SAFETY: the caller's contract.
+        unsafe { L::splat_bf16(source.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn of_fours<L: Lanes>(source: *const u8, groups: usize) -> L {
+        let mut numbers = 0_u64;
+        // SAFETY: the caller's contract.
+        unsafe {
+            std::ptr::copy_nonoverlapping(source, (&raw mut numbers).cast(), groups * Self::SIZE);
+            L::of_fours(numbers)
+        }
+    }
+}
+
+impl Scale for F32 {
+    const SIZE: usize = 4;
+
+    #[inline(always)]
+    unsafe fn splat<L: Lanes>(source: *const u8) -> L {
+        // SAFETY: the caller's contract.
+        unsafe { L::splat(source.cast::<f32>().read_unaligned()) }
+    }
+
+    #[inline(always)]
+    unsafe fn of_fours<L: Lanes>(source: *const u8, groups: usize) -> L {
+        let mut numbers = [0.0_f32; 4];
+        // SAFETY: the caller's contract.
+        unsafe {
+            std::ptr::copy_nonoverlapping(source, (&raw mut numbers).cast(), groups * Self::SIZE);
+            L::of_fours_f32(numbers)
+        }
+    }
+}
+
+/// Where the scales, of this size, of what lies at this byte of B are, in bytes.
 #[inline(always)]
-pub(super) const fn of_scales(byte: isize) -> isize {
-    byte / (GROUP / 2 / SCALE) as isize
+pub(super) const fn of_scales(byte: isize, size: usize) -> isize {
+    byte / (GROUP / 2) as isize * size as isize
 }
 
 /// `(values, scales, count, out)`: writes `count` values, unpacked and scaled. They are whole groups.
@@ -28,13 +95,18 @@ pub(super) type Unpack = unsafe fn(*const u8, *const u8, usize, *mut f32);
 #[derive(Clone, Copy)]
 pub(super) struct HalfBytes {
     pub scales: *const u8,
+    pub scale: ScaleType,
     pub unpack: Unpack,
 }
 
 impl HalfBytes {
     /// The scales of what begins that many bytes further on.
     pub(super) fn after(self, bytes: isize) -> Self {
-        HalfBytes { scales: self.scales.wrapping_offset(of_scales(bytes)), ..self }
+        let size = match self.scale {
+            ScaleType::Bf16 => Bf16::SIZE,
+            ScaleType::F32 => F32::SIZE,
+        };
+        HalfBytes { scales: self.scales.wrapping_offset(of_scales(bytes, size)), ..self }
     }
 
     /// Unpacks the values whose scales these are.
@@ -50,13 +122,18 @@ impl HalfBytes {
 /// # Safety
 /// As [`Unpack`]; the instruction set is there.
 #[inline(always)]
-pub(super) unsafe fn unpack<L: Lanes>(values: *const u8, scales: *const u8, count: usize, out: *mut f32) {
+pub(super) unsafe fn unpack<L: Lanes, S: Scale>(
+    values: *const u8,
+    scales: *const u8,
+    count: usize,
+    out: *mut f32,
+) {
     // SAFETY: the caller's contract.
     unsafe {
         for group in 0..count / GROUP {
             for at in (0..GROUP).step_by(L::LANES) {
                 let values = values.add(group * GROUP / 2 + at % (GROUP / 2));
-                let scale = L::splat_bf16(scales.cast::<u16>().add(group));
+                let scale = S::splat(scales.add(group * S::SIZE));
                 let numbers = match at < GROUP / 2 {
                     true => L::half_bytes::<false>(values, scale),
                     false => L::half_bytes::<true>(values, scale),
@@ -72,8 +149,10 @@ const fn block(lanes: usize) -> usize {
     8 * lanes
 }
 
-/// Bytes of a line whose scales fill a line of a cache.
-const LINE_OF_SCALES: usize = CACHE_LINE / SCALE * GROUP / 2;
+/// Bytes of a line whose scales, of this size, fill a line of a cache.
+const fn line_of_scales(size: usize) -> usize {
+    CACHE_LINE / size * GROUP / 2
+}
 
 /// What every width's blocks divide.
 pub(super) const WIDEST_BLOCK: usize = block(16);
@@ -105,13 +184,13 @@ pub(super) unsafe fn arrange<L: Lanes>(row: *mut f32, count: usize) {
     }
 }
 
-/// Lines of half bytes.
-pub(super) struct HalfByte;
+/// Lines of half bytes, with scales of a type.
+pub(super) struct HalfByte<T>(PhantomData<T>);
 
-impl Line for HalfByte {
+impl<T: Scale> Line for HalfByte<T> {
     /// Words of eight.
     type Stored = f32;
-    const IS_PACKED: bool = true;
+    const SCALE: usize = T::SIZE;
 
     #[inline(always)]
     fn bytes(count: usize) -> usize {
@@ -143,9 +222,9 @@ impl Line for HalfByte {
                     for b in b {
                         prefetch(b.values.wrapping_offset(byte as isize + ahead));
                     }
-                    if byte.is_multiple_of(LINE_OF_SCALES) {
+                    if byte.is_multiple_of(line_of_scales(T::SIZE)) {
                         for b in b {
-                            prefetch(b.scales.wrapping_offset(of_scales(byte as isize + ahead)));
+                            prefetch(b.scales.wrapping_offset(of_scales(byte as isize + ahead, T::SIZE)));
                         }
                     }
                     wait = turns;
@@ -153,12 +232,12 @@ impl Line for HalfByte {
                 wait -= 1;
             }
             // SAFETY: rows and lines have the block.
-            unsafe { add(&mut sums, (a.add(first), lda), (b, byte), L::LANES) };
+            unsafe { add::<L, T, R, S>(&mut sums, (a.add(first), lda), (b, byte), L::LANES) };
         }
         if !k.is_multiple_of(width) {
             let whole = k - k % width;
             // SAFETY: rows and lines have these lanes.
-            unsafe { add(&mut sums, (a.add(whole), lda), (b, whole / 2), k % width / 8) };
+            unsafe { add::<L, T, R, S>(&mut sums, (a.add(whole), lda), (b, whole / 2), k % width / 8) };
         }
         sums
     }
@@ -170,7 +249,7 @@ impl Line for HalfByte {
 /// # Safety
 /// As `Line::dots`, for these rows and lines.
 #[inline(always)]
-unsafe fn add<L: Lanes, const R: usize, const S: usize>(
+unsafe fn add<L: Lanes, T: Scale, const R: usize, const S: usize>(
     sums: &mut [[L; S]; R],
     a: (*const f32, usize),
     (b, byte): ([Start; S], usize),
@@ -180,17 +259,14 @@ unsafe fn add<L: Lanes, const R: usize, const S: usize>(
     unsafe {
         let (mut words, mut scales) = ([L::splat(0.0); S], [L::splat(0.0); S]);
         for ((words, scale), b) in words.iter_mut().zip(&mut scales).zip(b) {
-            let b = b.after(byte);
-            let mut numbers = 0_u64;
-            let bytes = (&raw mut numbers).cast::<u8>();
+            let b = b.after(byte, T::SIZE);
             if lanes == L::LANES {
                 *words = L::load(b.values.cast());
-                std::ptr::copy_nonoverlapping(b.scales, bytes, L::LANES / 4 * SCALE);
+                *scale = T::of_fours(b.scales, L::LANES / 4);
             } else {
                 *words = L::load_first(b.values.cast(), lanes);
-                std::ptr::copy_nonoverlapping(b.scales, bytes, lanes / 4 * SCALE);
+                *scale = T::of_fours(b.scales, lanes / 4);
             }
-            *scale = L::of_fours(numbers);
         }
         let mut products = [[L::splat(0.0); S]; R];
         multiply::<L, R, S, 0>(&mut products, a, words);

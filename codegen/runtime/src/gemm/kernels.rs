@@ -114,7 +114,7 @@ macro_rules! lines {
     ($module:ident $attribute:tt $lanes:ty, dots of f32: $dots:ty) => {
         mod $module {
             use super::*;
-            use crate::gemm::half_bytes::{self, HalfByte};
+            use crate::gemm::half_bytes::{self, HalfByte, Scale};
             #$attribute
             unsafe fn dot<L: Lanes, const R: usize, B: Line>(
                 a: *const f32,
@@ -141,9 +141,9 @@ macro_rules! lines {
                 unsafe { gemv::axpy::<$lanes, R, B>(a, lda, b, c, ldc, n) }
             }
             #$attribute
-            unsafe fn unpack(values: *const u8, scales: *const u8, count: usize, out: *mut f32) {
+            unsafe fn unpack<S: Scale>(values: *const u8, scales: *const u8, count: usize, out: *mut f32) {
                 // SAFETY: the caller's contract.
-                unsafe { half_bytes::unpack::<$lanes>(values, scales, count, out) }
+                unsafe { half_bytes::unpack::<$lanes, S>(values, scales, count, out) }
             }
             #$attribute
             unsafe fn arrange(row: *mut f32, count: usize) {
@@ -151,7 +151,7 @@ macro_rules! lines {
                 unsafe { half_bytes::arrange::<$lanes>(row, count) }
             }
             pub(super) static GEMV: Gemv = Gemv {
-                unpack,
+                unpack: [unpack::<Bf16>, unpack::<F32>],
                 arrange,
                 pairs: None,
                 dot: [
@@ -180,12 +180,20 @@ macro_rules! lines {
                         dot::<$lanes, 6, Byte>,
                     ],
                     [
-                        dot::<$lanes, 1, HalfByte>,
-                        dot::<$lanes, 2, HalfByte>,
-                        dot::<$lanes, 3, HalfByte>,
-                        dot::<$lanes, 4, HalfByte>,
-                        dot::<$lanes, 5, HalfByte>,
-                        dot::<$lanes, 6, HalfByte>,
+                        dot::<$lanes, 1, HalfByte<Bf16>>,
+                        dot::<$lanes, 2, HalfByte<Bf16>>,
+                        dot::<$lanes, 3, HalfByte<Bf16>>,
+                        dot::<$lanes, 4, HalfByte<Bf16>>,
+                        dot::<$lanes, 5, HalfByte<Bf16>>,
+                        dot::<$lanes, 6, HalfByte<Bf16>>,
+                    ],
+                    [
+                        dot::<$lanes, 1, HalfByte<F32>>,
+                        dot::<$lanes, 2, HalfByte<F32>>,
+                        dot::<$lanes, 3, HalfByte<F32>>,
+                        dot::<$lanes, 4, HalfByte<F32>>,
+                        dot::<$lanes, 5, HalfByte<F32>>,
+                        dot::<$lanes, 6, HalfByte<F32>>,
                     ],
                 ],
                 axpy: [

@@ -8,8 +8,8 @@ use crate::math::vector::Lanes;
 pub(super) trait Line {
     /// What a lane is loaded from.
     type Stored: Stored;
-    /// Whether values are unpacked, and scaled by groups.
-    const IS_PACKED: bool = false;
+    /// Bytes of the scale of a group, where values are unpacked, and scaled by groups.
+    const SCALE: usize = 0;
     /// Whether sums are whole numbers.
     const IS_WHOLE: bool = false;
     /// Bytes of a line of `count` values.

@@ -280,7 +280,7 @@ fn place(element: Element) -> usize {
         Element::Bf16 => 1,
         Element::F16 => 2,
         // Half bytes are not converted, but counted in bytes.
-        Element::I8 | Element::HalfByte => 3,
+        Element::I8 | Element::HalfByte(_) => 3,
     }
 }
 

@@ -31,6 +31,7 @@ mod workspace;
 
 pub use bytes::MOST_TERMS as MOST_TERMS_OF_BYTES;
 pub use generic::{GenericContraction, Layout, Number};
+pub use half_bytes::ScaleType;
 pub use peak::peak;
 pub use workspace::Workspaces;
 
@@ -99,10 +100,10 @@ pub enum Element {
     F16,
     /// Signed bytes, as the numbers that they are.
     I8,
-    /// Whole numbers from −8 to 7, in groups of 32 with a `bf16` scale, of B alone: byte j of a group has number j, plus 8, in its lower half
-    /// and number 16 + j in its upper half. Strides are in bytes, and k is contiguous, of whole groups. The scale of the group at byte i lies at
-    /// byte i / 8 of [`Buffers::scales`].
-    HalfByte,
+    /// Whole numbers from −8 to 7, in groups of 32 with a scale of a type, of B alone: byte j of a group has number j, plus 8, in its lower half
+    /// and number 16 + j in its upper half. Strides are in bytes, and k is contiguous, of whole groups. The scale of the group at byte i is
+    /// number i / 16 of [`Buffers::scales`].
+    HalfByte(ScaleType),
 }
 
 impl Element {
@@ -111,13 +112,17 @@ impl Element {
         match self {
             Element::F32 => 4,
             Element::Bf16 | Element::F16 => 2,
-            Element::I8 | Element::HalfByte => 1,
+            Element::I8 | Element::HalfByte(_) => 1,
         }
+    }
+
+    fn is_half_byte(self) -> bool {
+        matches!(self, Element::HalfByte(_))
     }
 
     /// The size in bytes of this number of values.
     fn bytes(self, values: usize) -> usize {
-        if self == Element::HalfByte { values / 2 } else { values * self.size() }
+        if self.is_half_byte() { values / 2 } else { values * self.size() }
     }
 }
 
@@ -315,7 +320,7 @@ pub struct Buffers {
     pub a: *const u8,
     /// Start of B.
     pub b: *const u8,
-    /// Start of the scales of B, where it is [half bytes](Element::HalfByte).
+    /// Start of the scales of B, where it is [half bytes](Element::HalfByte). They are aligned in any way.
     pub scales: *const u8,
     /// Start of C; not used by `Output::Tile`.
     pub c: *mut f32,
@@ -390,7 +395,7 @@ impl Contraction {
             let lengths = (operand.outer.len(), operand.k.len(), operand.batch.len());
             assert_eq!(lengths, (outer, self.k, self.batch), "lengths (outer, k, batch) of an operand");
         }
-        assert_ne!(self.a.element, Element::HalfByte, "half bytes are of B");
+        assert!(!self.a.element.is_half_byte(), "half bytes are of B");
         if self.precision == Precision::Int8 {
             assert_eq!([self.a.element, self.b.element], [Element::I8; 2], "products of bytes");
             let adds = matches!(self.output, Output::Direct { adds: true, .. });
@@ -398,7 +403,7 @@ impl Contraction {
             assert!(self.k <= MOST_TERMS_OF_BYTES, "sums of 32 bits");
         }
         let in_groups = self.b.k.offsets().unit() && self.k.is_multiple_of(half_bytes::GROUP);
-        assert!(in_groups || self.b.element != Element::HalfByte, "half bytes lie in groups along k");
+        assert!(in_groups || !self.b.element.is_half_byte(), "half bytes lie in groups along k");
         match &self.output {
             Output::Direct { batch, .. } => {
                 assert_eq!(batch.len(), self.batch, "length of the output's batch")

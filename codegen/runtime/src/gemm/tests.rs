@@ -14,7 +14,7 @@ use half::{bf16, f16};
 struct Data {
     bytes: Vec<u8>,
     /// Of half bytes.
-    scales: Vec<bf16>,
+    scales: Vec<u8>,
     operand: Operand,
     /// [batch][outer][k], as they lie in memory.
     values: Vec<f32>,
@@ -88,7 +88,7 @@ impl Data {
         let matrix = (3 * outer * k + 48 * k + 3).next_multiple_of(16);
         let batches = strided(batch, matrix);
         let (outer_axis, k_axis) = match lie {
-            Lie::KUnit if element == Element::HalfByte => (strided(outer, k / 2 + 16), strided(k, 1)),
+            Lie::KUnit if element.is_half_byte() => (strided(outer, k / 2 + 16), strided(k, 1)),
             Lie::KUnit => (strided(outer, k + 1), strided(k, 1)),
             Lie::OuterUnit => (strided(outer, 1), strided(k, outer + 1)),
             Lie::Sparse => (strided(outer, 2 * k), strided(k, 2)),
@@ -114,7 +114,8 @@ impl Data {
         };
         let operand = Operand { element, outer: outer_axis, k: k_axis, batch: batches };
         let (mut bytes, mut values) = (vec![0xff; (batch * matrix + outer + k) * element.size()], Vec::new());
-        let mut scales = vec![bf16::NAN; bytes.len() / 16];
+        // Bytes of NaN.
+        let mut scales = vec![0xff; bytes.len() / 4];
         for (b, i, p) in (0..batch).flat_map(|b| (0..outer).flat_map(move |i| (0..k).map(move |p| (b, i, p))))
         {
             let x = random.between(-1.0, 1.0) as f32;
@@ -124,14 +125,21 @@ impl Data {
                 Element::Bf16 => (bf16::from_f32(x).to_ne_bytes().to_vec(), bf16::from_f32(x).to_f32()),
                 Element::F16 => (f16::from_f32(x).to_ne_bytes().to_vec(), f16::from_f32(x).to_f32()),
                 Element::I8 => (vec![(127.0 * x).round() as i8 as u8], (127.0 * x).round()),
-                Element::HalfByte => {
+                Element::HalfByte(kept) => {
                     let start = (operand.batch.at(b) + operand.outer.at(i)) as usize + p / 32 * 16;
-                    let scale = bf16::from_f32(0.3 - start as f32 % 7.0);
-                    scales[start / 16] = scale;
+                    let exact = 0.3 - start as f32 % 7.0;
+                    let (stored, scale) = match kept {
+                        ScaleType::Bf16 => {
+                            (&bf16::from_f32(exact).to_ne_bytes()[..], bf16::from_f32(exact).to_f32())
+                        }
+                        ScaleType::F32 => (&exact.to_ne_bytes()[..], exact),
+                    };
+                    let at = start / 16 * stored.len();
+                    scales[at..at + stored.len()].copy_from_slice(stored);
                     let (number, byte) = ((8.0 * x).floor(), &mut bytes[start + p % 16]);
                     let half = (number + 8.0) as u8;
                     *byte = if p % 32 < 16 { *byte & 0xf0 | half } else { *byte & 0x0f | half << 4 };
-                    values.push(number * scale.to_f32());
+                    values.push(number * scale);
                     continue;
                 }
             };
@@ -359,7 +367,7 @@ impl Case {
             assert!(same_bits(&c, &again), "{what}: {threads} threads changed a bit");
         }
         // Half bytes are not rounded again, where they are not packed.
-        let is_read = |element: Element| element == Element::HalfByte && gemv::suits(&self.contraction);
+        let is_read = |element: Element| element.is_half_byte() && gemv::suits(&self.contraction);
         let rounds = [variant.elements.0, variant.elements.1]
             .map(|element| variant.precision == Precision::Bf16 && !is_read(element));
         let round = |side: usize, x: f32| if rounds[side] { bf16::from_f32(x).to_f32() } else { x };
@@ -621,8 +629,9 @@ fn both_ways_have_the_same_bits() {
 /// group of rows and for more.
 #[test]
 fn half_bytes_and_pairs_are_multiplied_as_they_lie() {
-    let elements = [(Element::F32, Element::HalfByte), (Element::F32, Element::Bf16)];
-    let kinds = elements.into_iter().chain([(Element::Bf16, Element::Bf16)]);
+    let halves = [ScaleType::Bf16, ScaleType::F32].map(|scale| (Element::F32, Element::HalfByte(scale)));
+    let elements = halves.into_iter().chain([(Element::F32, Element::Bf16)]);
+    let kinds = elements.chain([(Element::Bf16, Element::Bf16)]);
     for (isa, elements) in
         Isa::available().into_iter().flat_map(|isa| kinds.clone().map(move |kind| (isa, kind)))
     {

@@ -67,6 +67,12 @@ pub(crate) trait Lanes: WholeNumbers + Add<Output = Self> {
     /// The instruction set is there.
     unsafe fn of_fours(numbers: u64) -> Self;
 
+    /// As [`of_fours`](Self::of_fours), of numbers of f32.
+    ///
+    /// # Safety
+    /// The instruction set is there.
+    unsafe fn of_fours_f32(numbers: [f32; 4]) -> Self;
+
     /// `sum` with the products of both bf16 in each lane added.
     ///
     /// # Safety
@@ -225,6 +231,10 @@ impl Lanes for Portable {
     #[inline(always)]
     unsafe fn of_fours(numbers: u64) -> Self {
         Self([f32::from_bits((numbers as u32) << 16); 4])
+    }
+    #[inline(always)]
+    unsafe fn of_fours_f32(numbers: [f32; 4]) -> Self {
+        Self([numbers[0]; 4])
     }
     #[inline(always)]
     unsafe fn store(self, target: *mut f32) {
@@ -389,6 +399,15 @@ pub(crate) mod x86 {
                 let [a, b, c, d] = [lane(0), lane(2), lane(4), lane(6)];
                 let order = _mm512_setr_epi32(a, a, a, a, b, b, b, b, c, c, c, c, d, d, d, d);
                 Self(_mm512_castsi512_ps(_mm512_shuffle_epi8(all, order)))
+            }
+        }
+        #[inline(always)]
+        unsafe fn of_fours_f32(numbers: [f32; 4]) -> Self {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let all = _mm512_castps128_ps512(_mm_loadu_ps(numbers.as_ptr()));
+                let order = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+                Self(_mm512_permutexvar_ps(order, all))
             }
         }
         #[inline(always)]
@@ -584,6 +603,14 @@ pub(crate) mod x86 {
                 let [a, b] = [lane(0), lane(2)];
                 let order = _mm256_setr_epi32(a, a, a, a, b, b, b, b);
                 Self(_mm256_castsi256_ps(_mm256_shuffle_epi8(all, order)))
+            }
+        }
+        #[inline(always)]
+        unsafe fn of_fours_f32(numbers: [f32; 4]) -> Self {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let all = _mm256_castps128_ps256(_mm_loadu_ps(numbers.as_ptr()));
+                Self(_mm256_permutevar8x32_ps(all, _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1)))
             }
         }
         #[inline(always)]

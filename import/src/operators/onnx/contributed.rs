@@ -2,12 +2,16 @@
 //!
 //! They are what its `docs/ContribOperators.md` says.
 
-use super::quantization::{PACKED, PACKED_ZEROS, TRIPLES, along, dynamic_bytes, nearest, real};
+use super::quantization::{IN_GROUPS, PACKED, PACKED_ZEROS, TRIPLES, along, dynamic_bytes, nearest, real};
 use crate::call::{Built, Call, Fault, as_dtype};
 use crate::operators::normalization::{affine, working};
 use crate::operators::{one, product};
+use kernfusion::passes::{GROUP, HALF_BYTE_OFFSET};
 use kernfusion::trace::Tensor;
 use kernfusion_ir::DType;
+
+/// The operator whose matrix is half bytes.
+pub(crate) const MATRIX_OF_HALF_BYTES: &str = "com.microsoft::MatMulNBits";
 
 /// A value plus an operand, if there is one.
 fn plus(call: &Call<'_>, x: Tensor, name: &str) -> Result<Tensor, Fault> {
@@ -73,18 +77,47 @@ pub(super) fn product_of_half_bytes(call: &Call<'_>) -> Built {
         return Err("its matrix has no rows".into());
     }
     let blocks = columns.div_ceil(block);
-    let numbers = halves(call, PACKED, scales.dtype(), &[rows, blocks, block])?;
     let zeros = match call.optional_tensor(PACKED_ZEROS)? {
-        None => call.trace.full([rows, blocks, 1], 8.0, scales.dtype()),
-        Some(zeros) if zeros.dtype().is_float() => reshaped(&zeros, &[rows, blocks, 1])?,
+        None => None,
+        Some(zeros) if zeros.dtype().is_float() => Some(reshaped(&zeros, &[rows, blocks])?),
         Some(_) => {
             let padded = blocks.next_multiple_of(2);
-            halves(call, PACKED_ZEROS, scales.dtype(), &[rows, padded])?.slice(1, 0..blocks).unsqueeze(-1)
+            Some(halves(call, PACKED_ZEROS, scales.dtype(), &[rows, padded])?.slice(1, 0..blocks))
         }
     };
-    let weight = (numbers - zeros) * reshaped(&scales, &[rows, blocks, 1])?;
+    if call.flag_or(IN_GROUPS, false)? {
+        let y = product_of_groups(&as_dtype(&x, DType::F32), &call.tensor(PACKED)?, &scales, zeros)?;
+        return one(plus(call, as_dtype(&y, x.dtype()), "bias")?);
+    }
+    let numbers = halves(call, PACKED, scales.dtype(), &[rows, blocks, block])?;
+    let zeros = zeros.unwrap_or_else(|| call.trace.full([rows, blocks], OFFSET, scales.dtype()));
+    let weight = (numbers - zeros.unsqueeze(-1)) * reshaped(&scales, &[rows, blocks, 1])?;
     let weight = weight.reshape([rows, blocks * block]).slice(1, 0..columns);
     one(plus(call, x.linear(&as_dtype(&weight, x.dtype())), "bias")?)
+}
+
+/// What is taken from half bytes that have no zero point.
+const OFFSET: f64 = HALF_BYTE_OFFSET as f64;
+
+/// x · wᵀ, where w is half bytes in groups, each with a scale, and in blocks of groups with a zero point. What zero points are less than the 8 that is taken
+/// from all half bytes is multiplied with the sums of x over blocks.
+fn product_of_groups(
+    x: &Tensor,
+    bytes: &Tensor,
+    scales: &Tensor,
+    zeros: Option<Tensor>,
+) -> Result<Tensor, Fault> {
+    let y = x.linear(&bytes.half_bytes(scales));
+    let Some(zeros) = zeros else { return Ok(y) };
+    let [rows, blocks, groups] = [zeros.dim(0), zeros.dim(1), scales.dim(1)];
+    let of_blocks = scales.reshape([rows, blocks, groups / blocks]).slice(2, 0..1).squeeze(2);
+    let missing = (-as_dtype(&zeros, DType::F32) + OFFSET) * of_blocks;
+    let [outer @ .., columns] = &x.shape()[..] else { return Err("a scalar is no row".into()) };
+    if *columns != groups * GROUP {
+        return Err(format!("rows have {columns} numbers, and those of the matrix {}", groups * GROUP));
+    }
+    let sums = x.reshape([outer, &[blocks, columns / blocks]].concat()).sum(&[-1]);
+    Ok(y + sums.linear(&missing))
 }
 
 /// A tensor in another shape, if it has as many elements.

@@ -7,7 +7,7 @@
 //! A row follows the text of an operator in the version of the operator set that it names (`docs/Operators.md` and `docs/Changelog.md` of
 //! ONNX), and reads what earlier versions from 13 on wrote, too.
 
-mod contributed;
+pub(crate) mod contributed;
 mod element_type;
 mod functions;
 pub(crate) mod quantization;

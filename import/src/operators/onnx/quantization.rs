@@ -14,6 +14,8 @@ pub(crate) const ZERO: &str = "_zero";
 /// Arguments that are two numbers of four bits in each byte.
 pub(crate) const PACKED: &str = "packed";
 pub(crate) const PACKED_ZEROS: &str = "packed_zeros";
+/// Says that the matrix and its scales were put into the order of products when the file was read.
+pub(crate) const IN_GROUPS: &str = "in_groups";
 /// The argument that is bytes, their scale, their zero point, and so on.
 pub(crate) const TRIPLES: &str = "triples";
 
