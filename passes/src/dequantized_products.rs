@@ -119,7 +119,7 @@ impl<'a> Values<'a> {
     }
 
     /// The value that a byte is made of with its own scale and zero point, so that it is the byte that the value has: `x / s` is whole but for
-    /// its last bits.
+    /// its last bits. Those of `bf16` are half a step of large bytes.
     fn quantized_again(&self, id: ValueId) -> Option<Dequantized> {
         let graph = self.graph;
         let node = &graph[id];
@@ -133,6 +133,9 @@ impl<'a> Values<'a> {
         };
         let Op::Unary(Unary::Round) = graph[rounded].op else { return None };
         let (x, scale) = Spread::of_operands(graph, graph[rounded].operands[0], Binary::Div)?;
+        if graph[x].ty.dtype == DType::BF16 {
+            return None;
+        }
         let found = self.dequantized(x)?;
         let has_scale = found.scale.is_some_and(|own| own.is_same_number(graph, scale));
         let has_zero = match (found.zero, zero.filter(|zero| !zero.is_nothing())) {

@@ -10,7 +10,7 @@
 //! one reduction: they neither lose digits nor leave the range.
 
 use crate::Rebuild;
-use kernfusion_ir::{DType, Graph, KernelEntry, Op, ReduceOp, Result, ValueId};
+use kernfusion_ir::{DType, Graph, KernelEntry, Op, ReduceOp, Result};
 
 /// A result of fewer elements than this is split.
 const FEW: usize = 16;
@@ -18,31 +18,37 @@ const FEW: usize = 16;
 /// join a kernel over.
 const SMALL: usize = 1 << 16;
 
-/// Whether elementwise ops alone lead from a reduction to a value.
-fn follows_reduction(graph: &Graph, value: ValueId) -> bool {
-    let node = &graph[value];
-    match node.op.entry() {
-        KernelEntry::Reduction => true,
-        KernelEntry::Scalar => node.operands.iter().any(|&operand| follows_reduction(graph, operand)),
-        KernelEntry::Input
-        | KernelEntry::Generated
-        | KernelEntry::View
-        | KernelEntry::Movement
-        | KernelEntry::Contraction
-        | KernelEntry::Scatter
-        | KernelEntry::Loop
-        | KernelEntry::Collective => false,
+/// For each value, whether elementwise ops alone lead to it from a reduction.
+fn follow_reductions(graph: &Graph) -> Vec<bool> {
+    let mut follow: Vec<bool> = Vec::with_capacity(graph.len());
+    for id in graph.ids() {
+        let node = &graph[id];
+        let follows = match node.op.entry() {
+            KernelEntry::Reduction => true,
+            KernelEntry::Scalar => node.operands.iter().any(|operand| follow[operand.index()]),
+            KernelEntry::Input
+            | KernelEntry::Generated
+            | KernelEntry::View
+            | KernelEntry::Movement
+            | KernelEntry::Contraction
+            | KernelEntry::Scatter
+            | KernelEntry::Loop
+            | KernelEntry::Collective => false,
+        };
+        follow.push(follows);
     }
+    follow
 }
 
 pub(crate) fn split_reductions(graph: &mut Graph) -> Result<()> {
+    let follow = follow_reductions(graph);
     let mut rebuild = Rebuild::new(graph);
     for id in graph.ids() {
         let node = &graph[id];
         match &node.op {
             Op::Reduce(reduce) if reduce.axes.len() > 1 && node.ty.elements() < FEW => {
                 let operand = &graph[node.operands[0]].ty;
-                if operand.elements() < SMALL && follows_reduction(graph, node.operands[0]) {
+                if operand.elements() < SMALL && follow[node.operands[0].index()] {
                     rebuild.copy(id)?;
                     continue;
                 }

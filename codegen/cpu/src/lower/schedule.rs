@@ -378,7 +378,7 @@ impl Planner<'_> {
         }
         let ready = self.ready(value);
         let spilled = self.schedule.loops[ready].spills.contains(&value);
-        let again = self.cost(value).is_some_and(|cost| cost <= if spilled { 1 } else { CHEAP });
+        let again = self.left(value, if spilled { 1 } else { CHEAP }).is_some();
         if self.is_lanes(value) && (ready == stage || again) {
             self.schedule.loops[stage].computes.insert(value);
             for operand in self.row.operands(value) {
@@ -392,14 +392,15 @@ impl Planner<'_> {
         self.schedule.loops[stage].reads.insert(value);
     }
 
-    /// The instructions that computing the value again takes, if it can be.
-    fn cost(&self, value: Scalar) -> Option<usize> {
+    /// How many of these instructions computing the value again leaves, if it can be, and takes no more. Operands that several read are
+    /// computed for each: a chain of `x · x` takes twice as many for each link, which are never counted further than that.
+    fn left(&self, value: Scalar, budget: usize) -> Option<usize> {
         if !self.varies(value) {
-            return Some(0);
+            return Some(budget);
         }
         let own = match self.kind(value) {
             InstrKind::Load { .. } if !self.may_read_again(value) => return None,
-            InstrKind::Load { .. } => return self.row.load_cost(value),
+            InstrKind::Load { .. } => return budget.checked_sub(self.row.load_cost(value)?),
             InstrKind::Coordinate(_) => 1,
             InstrKind::InRange(bounds) => bounds.len(),
             InstrKind::Unary(Unary::Sqrt, _) | InstrKind::Binary(Binary::Div, ..) => return None,
@@ -411,7 +412,7 @@ impl Planner<'_> {
             },
         };
         let operands = self.kind(value).operands();
-        operands.into_iter().try_fold(own, |sum, operand| Some(sum + self.cost(operand)?))
+        operands.into_iter().try_fold(budget.checked_sub(own)?, |left, operand| self.left(operand, left))
     }
 
     /// Gives scratch rows to spilled values and to calls; rows are used again once nothing reads them any more.
