@@ -5,7 +5,7 @@
 For each model an archive NAME.pt2, and NAME.safetensors: "input.N" and "output.N" (the first is what the loss looks at), "target",
 the loss, "gradient.PARAMETER" for every parameter, "losses" of 50 steps of AdamW at 1e-3 on this one batch, and "buffer.NAME" after them
 for buffers that the model changes. With integer targets the loss is their cross-entropy, else the mean square of what lacks to them; without targets the first output is the loss.
-"operators" has no target: its outputs are one operator each. "dropout" is an archive alone. Files are packed by zlib (.z) but for those of `PLAIN`.
+"operators" and "corners" have no target: their outputs are one operator each. "dropout" is an archive alone. Files are packed by zlib (.z) but for those of `PLAIN`.
 """
 
 import sys
@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save
 
 from export_models import CORE, MODELS, SIZED, TRAINED
-from export_operators import Dropout, operators
+from export_operators import Dropout, corners, operators
 
 OUT = Path(__file__).resolve().parents[2] / "import/tests/fixtures"
 # What tests of commands and of corrupt archives read as it is.
@@ -35,6 +35,18 @@ def write_operators():
     tensors |= {f"gradient.{key}": p.grad for key, p in model.named_parameters()}
     write_tensors("operators", tensors)
     export("dropout", Dropout(), {"x": torch.ones(60, 50)})
+
+
+def write_corners():
+    """Gradients are those of the mean square of the first output."""
+    torch.manual_seed(2)
+    model, inputs = corners()
+    export("corners", model, inputs)
+    outputs = model(**inputs)
+    outputs[0].square().mean().backward()
+    tensors = {f"input.{i}": value for i, value in enumerate(inputs.values())}
+    tensors |= {f"output.{i}": value for i, value in enumerate(outputs)}
+    write_tensors("corners", tensors | {f"gradient.{key}": p.grad for key, p in model.named_parameters()})
 
 
 def loss_of(output, target):
@@ -137,5 +149,6 @@ def write_tensors(name, tensors):
 if __name__ == "__main__":
     OUT.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    for name in sys.argv[1:] or [*MODELS, "operators"]:
-        write_operators() if name == "operators" else write(name, MODELS[name])
+    others = {"operators": write_operators, "corners": write_corners}
+    for name in sys.argv[1:] or [*MODELS, *others]:
+        others[name]() if name in others else write(name, MODELS[name])

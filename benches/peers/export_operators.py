@@ -265,6 +265,36 @@ def operators():
     return Operators(), {"i": torch.randint(0, 4, (2, 3, 4)), "m": torch.rand(2, 3, 4) > 0.4}
 
 
+class Corners(torch.nn.Module):
+    """Operators on numbers that are extreme, and by arguments that are rare. The first result is attention with rows that see nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.q = torch.nn.Parameter(torch.randn(2, 2, 3, 4))
+
+    def forward(self, mask, image, large, x):
+        o, q, inf = torch.ops.aten, self.q, float("inf")
+        attention = torch.nn.functional.scaled_dot_product_attention
+        seen = attention(q, q, q, mask)
+        ends = torch.tensor([[inf, 1.0], [-inf, -inf], [2.0, -inf]]) + 0 * x[:3, :2]
+        half = (x * 0 + 200).to(torch.float16).repeat(1, 300)
+        divisors = torch.tensor([0.1, 3.0, inf, -inf])
+        return [
+            attention(seen, seen, seen, mask), attention(q, q, q, torch.where(mask, 0.0, -inf)), o.logsumexp.default(ends, [1]),
+            o.logaddexp.default(ends, ends), o.cumsum.default(large, 1), o.mean.dim(half, [1]), o.linalg_vector_norm.default(half, 2, [1]),
+            o.fmod.Tensor(x * 1e7, divisors), o.remainder.Tensor(x * 1e7, divisors), o.remainder.Scalar(x * 0 + 1, 0.1), o.floor_divide.default(x * 0 + 1, 0.1),
+            o._to_copy.default(large - 2**24 + 127, dtype=torch.int8), o.to.dtype((x * 1000).int(), torch.int8), o.softplus.default(x, 2.0, 1.0),
+            o.upsample_bicubic2d.vec(image, None, False, [1.1, 1.1]), o.argmin.default(torch.tensor([[5, -(2**31), 3, 7]], dtype=torch.int32) + 0 * large.int(), 1),
+            o.nan_to_num.default(half * 1000), o.threshold.default(x, 0.2, -1.0),
+        ]
+
+
+def corners():
+    mask = torch.tensor([[0, 0, 0], [0, 1, 0], [0, 1, 1]]).bool()
+    large = torch.tensor([[16777217, 1, 1, 1], [16777216, 7, 200, 3]])
+    return Corners(), {"mask": mask, "image": torch.randn(1, 2, 5, 6), "large": large, "x": torch.randn(3, 4)}
+
+
 class Dropout(torch.nn.Module):
     """What draws random numbers: its results have no judge but their statistics."""
 

@@ -240,6 +240,32 @@ def quantization(g, x, image):
     g.add("Conv", hidden("DequantizeLinear", pixels, scale, zero), hidden("DequantizeLinear", *kernel, axis=0), numbers(2), **window)
 
 
+def corners(g, x, image):
+    """What differs from PyTorch where numbers are extreme, or an attribute is left out."""
+    hidden = lambda *arguments, **attributes: g.add(*arguments, hidden=True, **attributes)
+    query, key = numbers(2, 2, 3, 4), numbers(2, 2, 5, 4)
+    g.add("Attention", query, key, key, softcap=0.5)
+    g.add("Attention", query, key, key, np.array([[1, 0, 1, 1, 0], [0] * 5, [1] * 5], dtype=bool))
+    g.add("Attention", query, key, key, np.where(np.arange(15).reshape(3, 5) < 5, -np.inf, 0).astype(np.float32), softcap=2.0)
+    g.add("RMSNormalization", hidden("Mul", x, np.float32(1e-3)), numbers(4))
+    g.add("SequenceAt", hidden("SplitToSequence", x, axis=1), np.int64(2))
+    cubic = dict(mode="cubic", cubic_coeff_a=-0.5)
+    g.add("Resize", image, "", np.array([1, 1, 2, 2], dtype=np.float32), **cubic)
+    g.add("Resize", image, "", "", whole(2, 4, 1, 1), mode="linear", coordinate_transformation_mode="pytorch_half_pixel")
+    g.add("MaxPool", hidden("Slice", image, whole(0), whole(4), whole(3)), kernel_shape=[2, 2], strides=[2, 2], pads=[0, 0, 1, 1], ceil_mode=1)
+    g.add("MaxPool", image, kernel_shape=[5, 3], strides=[2, 3], pads=[3, 0, 4, 1], ceil_mode=1)
+    far = hidden("Add", whole(2**31 - 1), whole(1))
+    g.add("Slice", x, whole(1), far, whole(1))
+    g.add("Slice", x, whole(1), hidden("Div", hidden("Mul", whole(10**5), whole(10**5)), whole(5 * 10**9)), whole(2))
+    large = hidden("Cast", hidden("Add", hidden("Mul", hidden("Cast", x, to=TensorProto.INT64), np.int64(0)), np.int64(2**24 + 1)), to=TensorProto.INT64)
+    g.add("CumSum", large, np.int64(1))
+    divisors = np.array([0.1, 3, np.inf, -np.inf], dtype=np.float32)
+    g.add("Mod", hidden("Mul", x, np.float32(1e7)), divisors, fmod=1)
+    g.add("Cast", hidden("Add", hidden("Mul", hidden("Cast", x, to=TensorProto.INT32), np.int32(100)), np.int32(50)), to=TensorProto.INT8)
+    g.add("Squeeze", hidden("Unsqueeze", x, whole(0)), np.array([], dtype=np.int64))
+    g.add("ArgMin", hidden("Sub", hidden("Cast", x, to=TensorProto.INT32), np.int32(2**31 - 2)), axis=-1)
+
+
 def operators():
     """The model, its inputs and its outputs; of `int64` what has none is of `int32` there."""
     g = Nodes()
@@ -257,6 +283,7 @@ def operators():
     windows(g, image)
     layers(g, g.input("words", numbers(3, 2, 4)), g.input("classes", whole(0, 3, 1)))
     quantization(g, x, image)
+    corners(g, x, image)
     declared = [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
                 for name, value in g.inputs.items()]
     results = [helper.make_empty_tensor_value_info(name) for name in g.outputs]

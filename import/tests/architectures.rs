@@ -157,6 +157,20 @@ fn quantized() {
     check_outputs(&fixture);
 }
 
+/// Numbers that are extreme, and rows of attention that see nothing, with gradients of these.
+#[test]
+fn corners() {
+    let fixture = Fixture { imported: fixture::archive("corners"), tensors: fixture::tensors("corners") };
+    check_outputs(&fixture);
+    let trace = Trace::new();
+    let given = fixture.numbered("input").into_iter().enumerate();
+    let inputs: Vec<_> = given.map(|(at, value)| (format!("input.{at}"), value.clone())).collect();
+    let traced: Vec<_> =
+        inputs.iter().map(|(name, value)| trace.input(name, value.shape(), value.ty().dtype)).collect();
+    let outputs = fixture.imported.call(&trace, &traced.iter().collect::<Vec<_>>()).unwrap();
+    check_gradients(&fixture, &outputs[0].square().mean_all(), &inputs);
+}
+
 /// Each operator by itself: the loss is the sum of the mean squares of all outputs of floats.
 #[test]
 fn operators() {

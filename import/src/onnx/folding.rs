@@ -8,8 +8,8 @@ use crate::operators::onnx::signature::{self, Kind};
 use crate::schema::Node;
 use kernfusion::HostTensor;
 use kernfusion::trace::{Tensor, Trace};
-use kernfusion_ir::TensorType;
 use kernfusion_ir::evaluate::{Precision, evaluate};
+use kernfusion_ir::{DType, TensorType};
 use std::collections::BTreeMap;
 
 /// The most elements of what is computed.
@@ -30,7 +30,38 @@ impl Reader<'_> {
         let moved = self.moved(operator, node, built).map(|constant| vec![constant]);
         let is_small = built.iter().all(|result| result.ty().elements() <= MOST);
         let computed = || is_small.then(|| self.computed(operator, node, types)).flatten();
-        moved.or_else(computed).unwrap_or_default()
+        let counted = || self.counted(operator, node, built).map(|constant| vec![constant]);
+        moved.or_else(counted).or_else(computed).unwrap_or_default()
+    }
+
+    /// Sums, differences, products, quotients and bounds of whole numbers, which may be beyond `i32` on the way to a shape or a bound.
+    fn counted(&self, operator: &Operator, node: &Node, built: &[Tensor]) -> Option<Constant> {
+        let [result] = built else { return None };
+        let ty = result.ty();
+        let of_two: fn(i64, i64) -> i64 = match operator.name {
+            "onnx.Add" => i64::wrapping_add,
+            "onnx.Sub" => i64::wrapping_sub,
+            "onnx.Mul" => i64::wrapping_mul,
+            "onnx.Div" => |x, y| if y == 0 { 0 } else { x.wrapping_div(y) },
+            "onnx.Min" => i64::min,
+            "onnx.Max" => i64::max,
+            _ => return None,
+        };
+        let operands: Option<Vec<Vec<i64>>> = node
+            .tensors()
+            .map(|name| {
+                let constant = self.constants.get(&name.name)?;
+                let fits = [1, ty.elements()].contains(&constant.ty.elements());
+                constant.whole().filter(|_| constant.ty.dtype == DType::I32 && fits)
+            })
+            .collect();
+        let mut operands = operands?.into_iter();
+        let spread = |numbers: Vec<i64>| numbers.into_iter().cycle().take(ty.elements()).collect::<Vec<_>>();
+        let mut numbers = spread(operands.next()?);
+        for other in operands.map(spread) {
+            numbers.iter_mut().zip(other).for_each(|(x, y)| *x = of_two(*x, y));
+        }
+        Some(Constant::wide(ty, numbers))
     }
 
     /// The numbers of `int64` in another shape.

@@ -82,8 +82,8 @@ impl<'m> Reader<'m> {
                     Some(Extent::Symbol(symbol)) if symbol.contains(char::is_control) => {
                         return Err(format!("the extent {symbol:?} has a control character"));
                     }
-                    Some(Extent::Symbol(symbol)) => open.push((symbol.clone(), place)),
-                    None => open.push((place.clone(), place)),
+                    Some(Extent::Symbol(symbol)) if !symbol.is_empty() => open.push((symbol.clone(), place)),
+                    Some(Extent::Symbol(_)) | None => open.push((place.clone(), place)),
                 }
             }
             inputs.push((input.name.as_str(), ty));
@@ -192,8 +192,8 @@ fn input_type(
         Some(Extent::Number(number)) => {
             usize::try_from(*number).map_err(|_| format!("there is no extent of {number}"))
         }
-        Some(Extent::Symbol(symbol)) => Ok(sizes[symbol]),
-        None => Ok(sizes[&format!("{name}.{axis}")]),
+        Some(Extent::Symbol(symbol)) if !symbol.is_empty() => Ok(sizes[symbol]),
+        Some(Extent::Symbol(_)) | None => Ok(sizes[&format!("{name}.{axis}")]),
     };
     let shape = dimensions.map(extent).collect::<Result<Vec<_>, _>>()?;
     let ty = TensorType::new(element_type(said.elem_type.into())?.0, shape);

@@ -97,10 +97,10 @@ impl Reader<'_> {
             let given = proto.attribute.iter().find(|given| given.name == known.attribute);
             let (name, is_flag, default) = match (known.use_, given) {
                 (Use::Argument { name, is_flag, default }, _) => (name, is_flag, default),
-                (Use::Fixed(number), Some(given)) if given.i != number => {
+                (Use::Fixed(number), Some(given)) if given.kind != kind::INT || given.i != number => {
                     return Err(format!(
-                        "its attribute {} is {}, and only {number} is known",
-                        given.name, given.i
+                        "its attribute {} is not {number}, which alone is known",
+                        given.name
                     ));
                 }
                 (Use::Fixed(_) | Use::None, _) => continue,

@@ -29,7 +29,7 @@ enum Numbers {
 }
 
 impl Constant {
-    fn wide(ty: TensorType, numbers: Vec<i64>) -> Self {
+    pub(super) fn wide(ty: TensorType, numbers: Vec<i64>) -> Self {
         Constant { ty, numbers: Numbers::Wide(numbers), has_no_sign: false }
     }
 
@@ -218,6 +218,7 @@ fn listed(proto: &TensorProto, dtype: DType) -> Vec<u8> {
         DType::I32 => proto.int32_data.iter().flat_map(|x| x.to_le_bytes()).collect(),
         // The bits of a half are the low ones of a field.
         DType::F16 | DType::BF16 => proto.int32_data.iter().flat_map(|&x| (x as u16).to_le_bytes()).collect(),
-        DType::I8 | DType::Bool => proto.int32_data.iter().map(|&x| x as u8).collect(),
+        DType::Bool => proto.int32_data.iter().map(|&x| u8::from(x != 0)).collect(),
+        DType::I8 => proto.int32_data.iter().map(|&x| x as u8).collect(),
     }
 }

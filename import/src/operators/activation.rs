@@ -50,8 +50,10 @@ fn gelu(call: &Call<'_>) -> Built {
 
 fn softplus(call: &Call<'_>) -> Built {
     let (x, beta) = (call.as_result("self")?, call.number_or("beta", 1.0)?);
-    // Above the threshold PyTorch gives x itself, which differs by less than the rounding.
-    one(if beta == 1.0 { x.softplus() } else { (x * beta).softplus() / beta })
+    let y = if beta == 1.0 { x.softplus() } else { (&x * beta).softplus() / beta };
+    // Above the threshold PyTorch gives x itself, which differs by less than the rounding where that is 20.
+    let threshold = call.number_or("threshold", 20.0)?;
+    one(if threshold < 20.0 { (&x * beta).gt(threshold).select(x, y) } else { y })
 }
 
 fn parametric(call: &Call<'_>) -> Built {
@@ -82,7 +84,7 @@ fn celu(call: &Call<'_>) -> Built {
 
 fn threshold(call: &Call<'_>) -> Built {
     let x = call.as_result("self")?;
-    one(x.gt(call.number("threshold")?).select(&x, call.number("value")?))
+    one(x.le(call.number("threshold")?).select(call.number("value")?, &x))
 }
 
 fn gated(call: &Call<'_>) -> Built {

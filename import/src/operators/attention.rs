@@ -2,7 +2,7 @@
 
 use super::elementwise::dropped;
 use super::{Operator, row};
-use crate::call::{Built, Call, Fault};
+use crate::call::{Built, Call, Fault, as_dtype};
 use kernfusion::trace::Tensor;
 use kernfusion_ir::DType;
 
@@ -34,17 +34,46 @@ pub(super) fn attended(
     };
     let scale = call.number_or("scale", 1.0 / (query.dim(-1) as f64).sqrt())?;
     let mut scores = query.matmul_transposed(&key) * scale;
-    if let Some(mask) = call.optional_tensor("attn_mask")? {
-        scores = match mask.dtype() {
-            DType::Bool => mask.select(scores, f64::NEG_INFINITY),
-            _ => scores + mask,
-        };
+    let cap = call.number_or("softcap", 0.0)?;
+    if cap != 0.0 {
+        scores = (scores * (1.0 / cap)).tanh() * cap;
     }
-    if call.flag_or("is_causal", false)? {
-        scores = causal(&scores).select(&scores, f64::NEG_INFINITY);
+    let causal = call.flag_or("is_causal", false)?.then(|| causal(&scores));
+    let mask = match (call.optional_tensor("attn_mask")?, causal) {
+        (Some(mask), Some(causal)) if mask.dtype() == DType::Bool => Some(causal.and(&mask)),
+        (Some(mask), Some(causal)) => Some(causal.select(&mask, f64::NEG_INFINITY)),
+        (Some(mask), None) => Some(mask),
+        // A row sees a column at least.
+        (None, Some(causal)) => {
+            scores = causal.select(&scores, f64::NEG_INFINITY);
+            None
+        }
+        (None, None) => None,
+    };
+    let is_masked = mask.is_some();
+    if let Some(mask) = mask {
+        scores = masked(&scores, &mask);
     }
-    let shares = dropped(call, &scores.softmax(-1), call.number_or("dropout_p", 0.0)?)?;
-    Ok(vec![shares.matmul(&value)])
+    let shares = as_dtype(&scores.softmax(-1), value.dtype());
+    let shares = dropped(call, &shares, call.number_or("dropout_p", 0.0)?)?;
+    let mixed = shares.matmul(&value);
+    Ok(vec![match is_masked {
+        // Of a row that sees nothing; a NaN stays one.
+        true => scores.max_keep(&[-1]).stop_gradient().le(LOWEST / 2.0).select(0.0, mixed),
+        false => mixed,
+    }])
+}
+
+/// So far below all scores that `exp` of the distance is 0.
+const LOWEST: f64 = -1e38;
+
+/// Scores, and [`LOWEST`] where they are masked. That is finite, so that softmax of a row that sees nothing has no NaN, whose gradient would not vanish.
+fn masked(scores: &Tensor, mask: &Tensor) -> Tensor {
+    let scores = if scores.dtype() == DType::F16 { scores.cast(DType::F32) } else { scores.clone() };
+    match mask.dtype() {
+        DType::Bool => mask.select(&scores, LOWEST),
+        _ => &scores + as_dtype(mask, scores.dtype()).maximum(LOWEST),
+    }
 }
 
 /// `bool[queries, keys]`: whether a key is not behind its query, both counted from the first.

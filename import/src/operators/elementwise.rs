@@ -52,10 +52,10 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten.div.Tensor_mode",         "self / other, rounded as rounding_mode says", |call| divided(call, call.word_or("rounding_mode", "none")?)),
     row("aten.div.Scalar_mode",         "self / other, rounded as rounding_mode says", |call| divided(call, call.word_or("rounding_mode", "none")?)),
     row("aten.floor_divide.default",    "⌊self / other⌋",                          |call| divided(call, "floor")),
-    row("aten.remainder.Tensor",        "self − other · ⌊self / other⌋",           |call| rest(call, "floor")),
-    row("aten.remainder.Scalar",        "self − other · ⌊self / other⌋",           |call| rest(call, "floor")),
-    row("aten.fmod.Tensor",             "self − other · (self / other without its fraction)", |call| rest(call, "trunc")),
-    row("aten.fmod.Scalar",             "self − other · (self / other without its fraction)", |call| rest(call, "trunc")),
+    row("aten.remainder.Tensor",        "self − other · ⌊self / other⌋",           |call| rest(call, true)),
+    row("aten.remainder.Scalar",        "self − other · ⌊self / other⌋",           |call| rest(call, true)),
+    row("aten.fmod.Tensor",             "self − other · (self / other without its fraction)", |call| rest(call, false)),
+    row("aten.fmod.Scalar",             "self − other · (self / other without its fraction)", |call| rest(call, false)),
     row("aten.addcmul.default",         "self + value · tensor1 · tensor2",        |call| three(call, |x, y| x * y)),
     row("aten.addcdiv.default",         "self + value · tensor1 / tensor2",        |call| three(call, |x, y| x / y)),
     row("aten.lerp.Scalar",             "self + weight · (end − self)",            between),
@@ -64,7 +64,7 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten.pow.Tensor_Tensor",       "self to the power of exponent",           power),
     row("aten.pow.Scalar",              "self to the power of exponent",           power),
     row("aten.hypot.default",           "√(self² + other²)",                       |call| arithmetic(call, |x, y| (x.square() + y.square()).sqrt())),
-    row("aten.logaddexp.default",       "ln(e to the power of self + e to the power of other)", |call| arithmetic(call, |x, y| x.maximum(y) + (1.0 + (-(x - y).abs()).exp()).log())),
+    row("aten.logaddexp.default",       "ln(e to the power of self + e to the power of other)", log_of_sum),
     row("aten.maximum.default",         "the larger of both",                      |call| arithmetic(call, |x, y| x.maximum(y))),
     row("aten.max.other",               "the larger of both",                      |call| arithmetic(call, |x, y| x.maximum(y))),
     row("aten.min.other",               "the smaller of both",                     |call| arithmetic(call, |x, y| x.minimum(y))),
@@ -104,11 +104,11 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten.where.Scalar",            "self where condition holds, else other",  choose),
     row("aten.masked_fill.Scalar",      "value where mask holds, else self",       masked_fill),
     row("aten.masked_fill.Tensor",      "value where mask holds, else self",       masked_fill),
-    row("aten._to_copy.default",        "self as dtype",                           |call| one(call.as_result("self")?)),
-    view("aten.to.dtype",                "self as dtype",                           |call| one(call.as_result("self")?), View::Whole),
-    view("aten.to.dtype_layout",         "self as dtype",                           |call| one(call.as_result("self")?), View::Whole),
-    view("aten.to.device",               "self as dtype",                           |call| one(call.as_result("self")?), View::Whole),
-    view("aten.type_as.default",         "self in the dtype of other",              |call| one(call.as_result("self")?), View::Whole),
+    row("aten._to_copy.default",        "self as dtype",                           converted),
+    view("aten.to.dtype",                "self as dtype",                           converted, View::Whole),
+    view("aten.to.dtype_layout",         "self as dtype",                           converted, View::Whole),
+    view("aten.to.device",               "self as dtype",                           converted, View::Whole),
+    view("aten.type_as.default",         "self in the dtype of other",              converted, View::Whole),
     row("aten.clone.default",           "self",                                    |call| one(call.tensor("self")?)),
     view("aten.alias.default",           "self",                                    |call| one(call.tensor("self")?), View::Whole),
     view("aten.contiguous.default",      "self",                                    |call| one(call.tensor("self")?), View::Whole),
@@ -158,11 +158,14 @@ fn truncated(x: &Tensor) -> Tensor {
     x.sign() * x.abs().floor()
 }
 
-/// The quotient of two operands of one dtype, rounded. That of whole numbers is taken in `f64`, which has each of them.
+/// The quotient of two operands of one dtype, rounded. What is rounded to whole numbers is taken in `f64`, which is on the right side of each where operands are of
+/// fewer bits.
 fn quotient(x: &Tensor, y: &Tensor, mode: &str) -> Result<Tensor, Fault> {
     let dtype = x.dtype();
-    let working = if dtype.is_float() { dtype } else { DType::F64 };
-    let quotient = as_dtype(x, working) / as_dtype(y, working);
+    if mode == "none" && dtype.is_float() {
+        return Ok(x / y);
+    }
+    let quotient = as_dtype(x, DType::F64) / as_dtype(y, DType::F64);
     let rounded = match mode {
         "none" => quotient,
         "floor" => quotient.floor(),
@@ -177,11 +180,34 @@ pub(super) fn divided(call: &Call<'_>, mode: &str) -> Built {
     one(quotient(&call.operand("self", dtype)?, &call.operand("other", dtype)?, mode)?)
 }
 
-/// What division leaves.
-pub(super) fn rest(call: &Call<'_>, mode: &str) -> Built {
+/// What division leaves, with the sign of the divisor, or of what is divided.
+pub(super) fn rest(call: &Call<'_>, is_of_divisor: bool) -> Built {
     let dtype = call.result()?.dtype;
-    let (x, y) = (call.operand("self", dtype)?, call.operand("other", dtype)?);
-    one(&x - &y * quotient(&x, &y, mode)?)
+    let [x, y] =
+        [call.operand("self", dtype)?, call.operand("other", dtype)?].map(|x| as_dtype(&x, DType::F64));
+    let whole = truncated(&(&x / &y));
+    // Of an infinite divisor nothing is taken.
+    let rest = &x - whole.eq(0.0).select(0.0, &y * &whole);
+    let rest = match is_of_divisor {
+        true => (&rest * y.sign()).lt(0.0).select(&rest + &y, &rest),
+        false => rest,
+    };
+    one(as_dtype(&rest, dtype))
+}
+
+/// As the dtype of the result; whole numbers beyond `i8` wrap.
+fn converted(call: &Call<'_>) -> Built {
+    let (x, dtype) = (call.tensor("self")?, call.result()?.dtype);
+    let wraps = dtype == DType::I8 && matches!(x.dtype(), DType::I32 | DType::U32);
+    one(if wraps { ((x.cast(DType::I32) + 128.0).and(255) - 128.0).cast(dtype) } else { as_dtype(&x, dtype) })
+}
+
+fn log_of_sum(call: &Call<'_>) -> Built {
+    arithmetic(call, |x, y| {
+        // Infinity less itself is no number.
+        let apart = x.eq(y).select(0.0, x - y);
+        x.maximum(y) + (1.0 + (-apart.abs()).exp()).log()
+    })
 }
 
 fn three(call: &Call<'_>, f: fn(&Tensor, &Tensor) -> Tensor) -> Built {
@@ -198,7 +224,13 @@ fn between(call: &Call<'_>) -> Built {
 
 fn numbered(call: &Call<'_>) -> Built {
     let x = call.as_result("self")?;
-    let largest = f64::from(f32::MAX);
+    let largest = match x.dtype() {
+        DType::F16 => 65_504.0,
+        // 2¹²⁸ less a step of 8 digits.
+        DType::BF16 => f64::from(f32::from_bits(0x7f7f_0000)),
+        DType::F64 => f64::MAX,
+        _ => f64::from(f32::MAX),
+    };
     let number = x.eq(&x).select(&x, call.number_or("nan", 0.0)?);
     let below = number.eq(f64::NEG_INFINITY).select(call.number_or("neginf", -largest)?, number);
     one(below.eq(f64::INFINITY).select(call.number_or("posinf", largest)?, below))

@@ -25,7 +25,7 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten._adaptive_avg_pool2d.default", "the means of output_size parts of the last two axes", |call| resized::<2>(call, "self", Resampling::Parts)),
     row("aten.upsample_nearest1d.vec", "the nearest position of the last axis for each of the result", |call| resized::<1>(call, "input", Resampling::Nearest)),
     row("aten.upsample_nearest2d.vec", "the nearest position of the last two axes for each of the result", |call| resized::<2>(call, "input", Resampling::Nearest)),
-    row("aten.upsample_bicubic2d.vec", "a sum over four positions each of the last two axes (cubic convolution with a = −3/4: Keys, 1981)", |call| resized::<2>(call, "input", Resampling::Cubic { aligned: is_aligned(call)? })),
+    row("aten.upsample_bicubic2d.vec", "a sum over four positions each of the last two axes (cubic convolution with a = −3/4: Keys, 1981)", |call| resized::<2>(call, "input", Resampling::Cubic { aligned: is_aligned(call)?, a: CUBIC })),
     row("aten.upsample_bilinear2d.vec", "a mean of the two nearest positions of the last two axes, by distance", |call| resized::<2>(call, "input", Resampling::Linear { aligned: is_aligned(call)? })),
 ];
 
@@ -40,13 +40,15 @@ fn pooled<const N: usize, const LARGEST: bool>(call: &Call<'_>) -> Built {
     let stride = if stride == [0; N] { kernel } else { stride };
     let window =
         Window { kernel, stride, padding: each(call, "padding", 0)?, dilation: each(call, "dilation", 1)? };
-    pooled_in::<N, LARGEST>(call, &x, window)
+    pooled_in::<N, LARGEST>(call, &x, window, [0; N])
 }
 
+/// Over a tensor of which so many positions behind each axis are padding.
 pub(super) fn pooled_in<const N: usize, const LARGEST: bool>(
     call: &Call<'_>,
     x: &Tensor,
     mut window: Window<N>,
+    behind: [usize; N],
 ) -> Built {
     let divisor = call.optional_number("divisor_override")?;
     let counts_padding = call.flag_or("count_include_pad", true)?;
@@ -79,7 +81,7 @@ pub(super) fn pooled_in<const N: usize, const LARGEST: bool>(
                 x.shape()[axis + 2],
                 window.dilation[axis] * window.kernel[axis].saturating_sub(1) + 1,
                 window.stride[axis],
-                window.padding[axis],
+                (window.padding[axis], behind[axis]),
             );
         }
     }
@@ -115,11 +117,11 @@ fn is_over_all<const N: usize>(extent: usize, window: &Window<N>, axis: usize, i
     extent > 0 && dilation[axis] == 1 && kernel >= extent + padding && is_alone
 }
 
-/// How many positions a last window lacks that begins inside, or in the padding before.
-fn missing(extent: usize, reach: usize, stride: usize, padding: usize) -> usize {
+/// How many positions a last window lacks that begins inside, or in the padding before, of an axis whose last positions are padding, too.
+fn missing(extent: usize, reach: usize, stride: usize, (padding, behind): (usize, usize)) -> usize {
     let (whole, stride) = (extent + 2 * padding, stride.max(1));
     let mut windows = whole.saturating_sub(reach).div_ceil(stride) + 1;
-    if (windows - 1) * stride >= extent + padding {
+    if (windows - 1) * stride >= extent + padding - behind {
         windows -= 1;
     }
     (windows.saturating_sub(1) * stride + reach).saturating_sub(whole)
@@ -129,9 +131,18 @@ fn missing(extent: usize, reach: usize, stride: usize, padding: usize) -> usize 
 pub(super) enum Resampling {
     Parts,
     Nearest,
-    Linear { aligned: bool },
-    Cubic { aligned: bool },
+    Linear {
+        aligned: bool,
+    },
+    /// By cubic convolution with the number a.
+    Cubic {
+        aligned: bool,
+        a: f64,
+    },
 }
+
+/// PyTorch's a.
+pub(super) const CUBIC: f64 = -0.75;
 
 fn is_aligned(call: &Call<'_>) -> Result<bool, Fault> {
     call.flag_or("align_corners", false)
@@ -156,7 +167,9 @@ fn resized<const N: usize>(call: &Call<'_>, name: &str, resampling: Resampling) 
             Some(factor) => factor.recip(),
             None => extent as f64 / count as f64,
         };
-        if extent != count {
+        // What is as long stays, but between positions of a cubic.
+        let is_moved = matches!(resampling, Resampling::Cubic { aligned: false, .. }) && ratio != 1.0;
+        if extent != count || is_moved {
             x = resampled(&x, at as isize + 2, count, ratio, &resampling);
         }
     }
@@ -175,13 +188,15 @@ pub(super) fn resampled(
         Resampling::Parts => parts(x, axis, count),
         Resampling::Nearest => nearest(x, axis, count, ratio),
         Resampling::Linear { aligned } => linear(x, axis, count, ratio, aligned),
-        Resampling::Cubic { aligned } => cubic(x, axis, count, ratio, aligned),
+        Resampling::Cubic { aligned, a } => cubic(x, axis, (count, ratio), aligned, a),
     }
 }
 
-/// An axis times a matrix `[count, extent]`.
+/// An axis times a matrix `[count, extent]` of `f32`; whole numbers without what is behind the point.
 fn mixed(x: &Tensor, axis: isize, matrix: &Tensor) -> Tensor {
-    x.transpose(axis, -1).linear(matrix).transpose(axis, -1)
+    let dtype = if x.dtype().is_float() { x.dtype() } else { DType::F32 };
+    let mixed = as_dtype(x, dtype).transpose(axis, -1).linear(&as_dtype(matrix, dtype)).transpose(axis, -1);
+    as_dtype(&mixed, x.dtype())
 }
 
 /// The places 0, 1, … of the result down a matrix `[count, extent]`, and those of the operand across.
@@ -198,7 +213,7 @@ fn parts(x: &Tensor, axis: isize, count: usize) -> Tensor {
     let end = -(-((part + 1.0) * extent / count as f64)).floor();
     let is_inside = place.ge(&start).and(place.lt(&end));
     let matrix = is_inside.cast(DType::F32) / (end - start);
-    mixed(x, axis, &as_dtype(&matrix, x.dtype()))
+    mixed(x, axis, &matrix)
 }
 
 fn nearest(x: &Tensor, axis: isize, count: usize, ratio: f64) -> Tensor {
@@ -217,17 +232,16 @@ fn linear(x: &Tensor, axis: isize, count: usize, ratio: f64, aligned: bool) -> T
     let (source, place) = sources(x, axis, count, ratio, aligned);
     let last = x.dim(axis) as f64 - 1.0;
     let matrix = (1.0 - (source.clamp(0.0, last) - place).abs()).maximum(0.0);
-    mixed(x, axis, &as_dtype(&matrix, x.dtype()))
+    mixed(x, axis, &matrix)
 }
 
-fn cubic(x: &Tensor, axis: isize, count: usize, ratio: f64, aligned: bool) -> Tensor {
+fn cubic(x: &Tensor, axis: isize, (count, ratio): (usize, f64), aligned: bool, a: f64) -> Tensor {
     let (source, place) = sources(x, axis, count, ratio, aligned);
     let (first, last) = (source.floor(), x.dim(axis) as f64 - 1.0);
     let after = &source - &first;
     // (a + 2)|t|³ − (a + 3)|t|² + 1 within a distance of 1, a|t|³ − 5a|t|² + 8a|t| − 4a within 2.
-    const A: f64 = -0.75;
-    let near = |t: &Tensor| (t * (A + 2.0) - (A + 3.0)) * t.square() + 1.0;
-    let far = |t: &Tensor| ((t - 5.0) * t + 8.0) * t * A - 4.0 * A;
+    let near = |t: &Tensor| (t * (a + 2.0) - (a + 3.0)) * t.square() + 1.0;
+    let far = |t: &Tensor| ((t - 5.0) * t + 8.0) * t * a - 4.0 * a;
     let before = 1.0 - &after;
     let weights = [far(&(&after + 1.0)), near(&after), near(&before), far(&(before + 1.0))];
     let terms = weights.into_iter().enumerate().map(|(at, weight)| {
@@ -236,7 +250,7 @@ fn cubic(x: &Tensor, axis: isize, count: usize, ratio: f64, aligned: bool) -> Te
         position.eq(&place).select(weight, 0.0)
     });
     let matrix = terms.reduce(|sum, term| sum + term).expect("four terms");
-    mixed(x, axis, &as_dtype(&matrix, x.dtype()))
+    mixed(x, axis, &matrix)
 }
 
 /// For each position of the result down a matrix the place in the operand, and the operand's places across.

@@ -51,7 +51,13 @@ pub(super) fn write(w: &mut Writer<'_>, id: ValueId) -> Written {
         Op::Unary(op) => return of_each(w, unary(*op, ty.dtype), ids[0], vec![]),
         Op::Cast(op) => {
             let to = whole_number("to", element_code(op.dtype).into());
-            return of_each(w, "Cast", ids[0], vec![to]);
+            let from = w.ty(ids[0]).dtype;
+            let is_wide = op.dtype == DType::I8 && !matches!(from, DType::Bool | DType::I8);
+            return match (is_wide, w.values[&ids[0]].clone()) {
+                (false, _) => of_each(w, "Cast", ids[0], vec![to]),
+                (true, Written::Whole(x)) => Written::Whole(bytes(w, x, from, to)),
+                (true, Written::Broadcast(x)) => Written::Broadcast(bytes(w, x, from, to)),
+            };
         }
         Op::Binary(op) => {
             let operands = w.elementwise(ids);
@@ -146,6 +152,15 @@ fn of_each(w: &mut Writer<'_>, operator: &str, x: ValueId, attributes: Vec<Attri
         Written::Whole(x) => Written::Whole(w.node(operator, vec![x], attributes)),
         Written::Broadcast(x) => Written::Broadcast(w.node(operator, vec![x], attributes)),
     }
+}
+
+/// The nearest bytes: ONNX would wrap what is beyond them.
+fn bytes(w: &mut Writer<'_>, x: String, from: DType, to: AttributeProto) -> String {
+    let least = if from == DType::U32 { 0.0 } else { f64::from(i8::MIN) };
+    let bounds = [least, f64::from(i8::MAX)]
+        .map(|bound| w.constant(&HostTensor::from_f64(&TensorType::scalar(from), &[bound])));
+    let bounded = w.node("Clip", [vec![x], bounds.into()].concat(), vec![]);
+    w.node("Cast", vec![bounded], vec![to])
 }
 
 fn broadcast(w: &mut Writer<'_>, op: &Broadcast, x: ValueId) -> Written {

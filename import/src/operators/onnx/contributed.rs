@@ -176,7 +176,14 @@ pub(super) fn quantized_leaky_relu(call: &Call<'_>) -> Built {
 }
 
 pub(super) fn quantized_softmax(call: &Call<'_>) -> Built {
-    of_bytes(call, |x| Ok(x.softmax(call.axis("dim", -1, x.rank())?)))
+    of_bytes(call, |x| {
+        let axis = call.axis("dim", -1, x.rank())?;
+        // In older versions over all axes from that one on.
+        match call.int_or("opset", 13)? < 13 && axis + 1 != x.rank() as isize {
+            true => Err("over several axes, as before version 13, it is not known".into()),
+            false => Ok(x.softmax(axis)),
+        }
+    })
 }
 
 /// The mean of each channel.

@@ -21,7 +21,7 @@ pub(super) fn extent(number: i64) -> Result<usize, Fault> {
 const MOST_PARTS: usize = 1 << 12;
 
 /// The lengths of parts of an axis: those that are said, or of one that is said, or as many equal ones as `num_outputs` or the results; the
-/// last of equal ones may be shorter.
+/// last of equal ones may be shorter. Parts of a sequence have a length of 1 if nothing is said.
 pub(super) fn splits(call: &Call<'_>, whole: usize) -> Result<Vec<usize>, Fault> {
     if let Some(sizes) = call.optional_ints("sizes")? {
         let is_one = call.optional_int("sizes").is_ok();
@@ -29,6 +29,9 @@ pub(super) fn splits(call: &Call<'_>, whole: usize) -> Result<Vec<usize>, Fault>
             return sizes.into_iter().map(extent).collect();
         }
         return equal_parts(whole, extent(sizes[0])?);
+    }
+    if call.node.target == "onnx.SplitToSequence" {
+        return equal_parts(whole, 1);
     }
     let count = call.optional_int("num_outputs")?.map_or(Ok(call.node.outputs.len()), extent)?;
     if count == 0 || count > whole.max(1) {
@@ -63,7 +66,7 @@ pub(super) fn divided(call: &Call<'_>) -> Built {
 }
 
 pub(super) fn rest(call: &Call<'_>) -> Built {
-    elementwise::rest(call, if call.flag_or("fmod", false)? { "trunc" } else { "floor" })
+    elementwise::rest(call, !call.flag_or("fmod", false)?)
 }
 
 pub(super) fn power(call: &Call<'_>) -> Built {
@@ -115,6 +118,15 @@ pub(super) fn range(call: &Call<'_>) -> Built {
         return Err(format!("there is no range from {start} to {limit} by {delta}"));
     }
     let dtype = if call.optional_int("start").is_ok() { DType::I32 } else { DType::F32 };
+    let is_i32 = |number: f64| (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&number);
+    if dtype == DType::I32
+        && count > 0.0
+        && ![start, delta, start + (count - 1.0) * delta].into_iter().all(is_i32)
+    {
+        return Err(format!(
+            "from {start} to {limit} by {delta} are numbers that are no i32, which int64 is read as"
+        ));
+    }
     one(call.trace.arange(count as usize, dtype) * delta + start)
 }
 
@@ -181,7 +193,7 @@ fn part(x: &Tensor, axis: isize, [start, end]: [i64; 2], step: i64) -> Result<Te
             Ok(if step == 1 { part } else { every(&part, axis, step) })
         }
         _ => {
-            let first = from_end(start).clamp(-1, extent - 1);
+            let first = from_end(start).clamp(0.min(extent - 1), extent - 1);
             let last = from_end(end).clamp(-1, extent - 1);
             let count = (first - last).max(0).unsigned_abs().div_ceil(step.unsigned_abs());
             let places =

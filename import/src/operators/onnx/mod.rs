@@ -195,12 +195,12 @@ const ROWS: &[Row] = &[
     row("onnx.Einsum",         12, "tensors...; equation", types::einsum, As("aten.einsum.default")),
 
     row("onnx.LayerNormalization", 17, "input weight bias; axis eps=epsilon -stash_type", types::like_input, Own("(input − mean) / √(var + eps) · weight + bias over the axes from axis on; the mean and 1/√(var + eps)", f::layer_norm)),
-    row("onnx.RMSNormalization", 23, "input weight; axis eps=epsilon -stash_type", types::like_input, Own("input / √(mean of squares + eps) · weight over the axes from axis on", f::rms_norm)),
+    row("onnx.RMSNormalization", 23, "input weight; axis eps=epsilon|1e-5 -stash_type", types::like_input, Own("input / √(mean of squares + eps) · weight over the axes from axis on", f::rms_norm)),
     row("onnx.GroupNormalization", 21, "input weight bias; num_groups eps=epsilon -stash_type", types::like_input, As("aten.group_norm.default")),
     row("onnx.InstanceNormalization", 22, "input weight bias; eps=epsilon", types::like_input, As("aten.instance_norm.default")),
     row("onnx.BatchNormalization", 15, "input weight bias running_mean running_var; eps=epsilon momentum training=training_mode?", types::like_input, Own("(input − running_mean) / √(running_var + eps) · weight + bias; in training by the batch's own, and the running ones with these", f::batch_norm)),
 
-    row("onnx.Attention",      23, "query key value attn_mask; is_causal? scale q_num_heads kv_num_heads !softcap=0 !qk_matmul_output_mode=0 -softmax_precision", unseen, Own("softmax(scale · query · keyᵀ + attn_mask) · value; heads share keys if these have fewer", f::attention)),
+    row("onnx.Attention",      23, "query key value attn_mask; is_causal? scale q_num_heads kv_num_heads softcap !qk_matmul_output_mode=0 -softmax_precision", unseen, Own("softmax(scale · query · keyᵀ + attn_mask) · value; heads share keys if these have fewer", f::attention)),
     row("onnx.Conv",           22, "input weight bias; stride=strides dilation=dilations groups=group pads auto_pad -kernel_shape", unseen, Own("windows of input times weight, plus bias", windows::convolution)),
     row("onnx.ConvTranspose",  22, "input weight bias; stride=strides dilation=dilations groups=group pads auto_pad output_padding -kernel_shape", unseen, Own("the transpose of Conv, plus bias", windows::transposed_convolution)),
     row("onnx.ConvInteger",    10, "input weight input_zero@ weight_zero@; stride=strides dilation=dilations groups=group pads auto_pad -kernel_shape", unseen, Own("windows of input − input_zero times weight − weight_zero, of bytes as whole numbers", q::integer_convolution)),
@@ -209,7 +209,7 @@ const ROWS: &[Row] = &[
     row("onnx.AveragePool",    22, "self; kernel_size=kernel_shape stride=strides dilation=dilations pads auto_pad ceil_mode? count_include_pad?|0", unseen, Own("the mean in each window", windows::pooled::<false>)),
     row("onnx.GlobalAveragePool", 22, "self", unseen, Own("the mean of each channel", |call| windows::pooled_whole(call, Tensor::mean_keep))),
     row("onnx.GlobalMaxPool",  22, "self", unseen, Own("the largest of each channel", |call| windows::pooled_whole(call, Tensor::max_keep))),
-    row("onnx.Resize",         19, "self roi~ scales## sizes##; mode coordinate_transformation_mode nearest_mode -cubic_coeff_a !antialias=0 !exclude_outside=0 -extrapolation_value keep_aspect_ratio_policy", unseen, Own("the nearest positions for each of the result, or a sum of two or four along each axis", windows::resized)),
+    row("onnx.Resize",         19, "self roi~ scales## sizes##; mode coordinate_transformation_mode nearest_mode cubic_coeff_a !antialias=0 !exclude_outside=0 -extrapolation_value keep_aspect_ratio_policy", unseen, Own("the nearest positions for each of the result, or a sum of two or four along each axis", windows::resized)),
     row("onnx.LSTM",           22, "input weight hidden bias sequence_lens~ initial_h initial_c; direction -hidden_size !input_forget=0 !layout=0", unseen, Own("a layer of LSTM in one or both directions: outputs, and the last h and C", |call| f::recurrent(call, Cell::Lstm, &[0, 2, 3, 1]))),
     row("onnx.GRU",            22, "input weight hidden bias sequence_lens~ initial_h; direction -hidden_size !layout=0 linear_before_reset?", unseen, Own("a layer of GRU in one or both directions: outputs, and the last h", f::gated_recurrent)),
     row("onnx.SimplifiedLayerNormalization", 1, "input weight; axis eps=epsilon|1e-5 -stash_type", types::like_input, Own("RMSNormalization, and what was divided by", f::rms_norm)),
@@ -234,7 +234,7 @@ const ROWS: &[Row] = &[
     row("com.microsoft::QLinearConcat", 1, "y_scale y_zero@ triples...; dim=axis", unseen, Own("what bytes stand for, each before its scale and zero point, one after another as bytes", c::quantized_concat)),
     row("com.microsoft::QLinearSigmoid", 1, "self self_scale self_zero@ y_scale y_zero@", unseen, Own("Sigmoid as bytes, of what bytes stand for", |call| c::of_bytes(call, |x| Ok(x.sigmoid())))),
     row("com.microsoft::QLinearLeakyRelu", 1, "self self_scale self_zero@ y_scale y_zero@; alpha|0.01", unseen, Own("LeakyRelu as bytes, of what bytes stand for", c::quantized_leaky_relu)),
-    row("com.microsoft::QLinearSoftmax", 1, "self self_scale self_zero@ y_scale y_zero@; dim=axis -opset", unseen, Own("Softmax as bytes, of what bytes stand for", c::quantized_softmax)),
+    row("com.microsoft::QLinearSoftmax", 1, "self self_scale self_zero@ y_scale y_zero@; dim=axis opset", unseen, Own("Softmax as bytes, of what bytes stand for", c::quantized_softmax)),
     row("com.microsoft::QLinearGlobalAveragePool", 1, "self self_scale self_zero@ y_scale y_zero@; !channels_last=0", unseen, Own("GlobalAveragePool as bytes, of what bytes stand for", c::quantized_mean)),
 ];
 

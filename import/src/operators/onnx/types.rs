@@ -89,9 +89,10 @@ pub(super) fn flatten(call: &Call<'_>) -> Result<Vec<TensorType>, Fault> {
 /// Without the axes `dim`; without all of extent 1, if there are none.
 pub(super) fn squeeze(call: &Call<'_>) -> Result<Vec<TensorType>, Fault> {
     let own = call.tensor("self")?.shape();
-    let axes = match call.has("dim") {
-        true => call.axes("dim", own.len())?,
-        false => (0..own.len()).filter(|&axis| own[axis] == 1).map(|axis| axis as isize).collect(),
+    let axes = match call.optional_ints("dim")? {
+        Some(axes) if axes.is_empty() => vec![],
+        Some(_) => call.axes("dim", own.len())?,
+        None => (0..own.len()).filter(|&axis| own[axis] == 1).map(|axis| axis as isize).collect(),
     };
     let kept = (0..own.len()).filter(|&axis| !axes.contains(&(axis as isize)));
     reshaped(call, kept.map(|axis| own[axis]).collect())

@@ -159,7 +159,10 @@ fn pooled_over<const N: usize, const LARGEST: bool>(call: &Call<'_>) -> Built {
         return Err("only padding that is the same on both sides is known".into());
     }
     let (x, window) = evened(&x, window, pads, f64::NEG_INFINITY);
-    let pooled = pooling::pooled_in::<N, LARGEST>(call, &x, window)?;
+    // What was put behind an axis is no place where a window may begin.
+    let behind =
+        std::array::from_fn(|axis| if window.padding[axis] == pads[axis][1] { 0 } else { pads[axis][1] });
+    let pooled = pooling::pooled_in::<N, LARGEST>(call, &x, window, behind)?;
     Ok(pooled.iter().map(|pooled| as_dtype(pooled, dtype)).collect())
 }
 
@@ -184,7 +187,7 @@ pub(super) fn resized(call: &Call<'_>) -> Built {
         (Some(scales), None) => shape
             .iter()
             .zip(scales)
-            .map(|(&extent, scale)| (extent as f64 * scale).floor() as usize)
+            .map(|(&extent, &scale)| (extent as f32 * scale as f32).floor() as usize)
             .collect(),
         _ => return Err("it takes either scales or sizes, known ones".into()),
     };
@@ -195,12 +198,16 @@ pub(super) fn resized(call: &Call<'_>) -> Built {
         return Err("keeping the ratio of sides is not known".into());
     }
     let resampling = resampling(call)?;
+    // There, the only position is the first of the operand.
+    let begins_alone = call.word_or("coordinate_transformation_mode", "")? == "pytorch_half_pixel";
     for (axis, (&own, count)) in shape.iter().zip(counts).enumerate() {
         let ratio = match &scales {
             Some(scales) => scales[axis].recip(),
             None => own as f64 / count as f64,
         };
-        if own != count {
+        if own != count && count == 1 && begins_alone {
+            x = x.slice(axis as isize, 0..1);
+        } else if own != count {
             let ty = TensorType::new(DType::F32, [count, own]);
             ty.fault().map_or(Ok(()), Err)?;
             x = pooling::resampled(&x, axis as isize, count, ratio, &resampling);
@@ -211,13 +218,16 @@ pub(super) fn resized(call: &Call<'_>) -> Built {
 
 fn resampling(call: &Call<'_>) -> Result<Resampling, Fault> {
     let coordinates = call.word_or("coordinate_transformation_mode", "half_pixel")?;
+    let cubic = call.number_or("cubic_coeff_a", pooling::CUBIC);
     match (call.word_or("mode", "nearest")?, coordinates, call.word_or("nearest_mode", "round_prefer_floor")?)
     {
         ("nearest", "asymmetric", "floor") => Ok(Resampling::Nearest),
         ("linear", "half_pixel" | "pytorch_half_pixel", _) => Ok(Resampling::Linear { aligned: false }),
         ("linear", "align_corners", _) => Ok(Resampling::Linear { aligned: true }),
-        ("cubic", "half_pixel" | "pytorch_half_pixel", _) => Ok(Resampling::Cubic { aligned: false }),
-        ("cubic", "align_corners", _) => Ok(Resampling::Cubic { aligned: true }),
+        ("cubic", "half_pixel" | "pytorch_half_pixel", _) => {
+            Ok(Resampling::Cubic { aligned: false, a: cubic? })
+        }
+        ("cubic", "align_corners", _) => Ok(Resampling::Cubic { aligned: true, a: cubic? }),
         (mode, coordinates, nearest) => {
             Err(format!("it resizes by {mode}, {coordinates}, {nearest}, which is not known"))
         }
