@@ -317,7 +317,7 @@ mod presets_compile {
         }
         // Products of warpgroups are those of H100 alone.
         let [mut renderer, mut of_warpgroups] =
-            [false, true].map(|warpgroups| Renderer::new(Options { warpgroups, ..Options::default() }));
+            ["sm_80", HOPPER].map(|architecture| Renderer::new(Options::of(architecture)));
         let mut render = |name: &str, plan: &Plan| {
             for renderer in [&mut renderer, &mut of_warpgroups] {
                 renderer.program(plan).unwrap_or_else(|error| panic!("{name}: {error}"));

@@ -234,11 +234,8 @@ impl Args {
 
     /// How kernels become CUDA C++.
     fn of_cuda(&self) -> kernfusion_cuda::Options {
-        kernfusion_cuda::Options {
-            tf32: self.tf32,
-            warpgroups: self.arch.as_deref().is_some_and(kernfusion_cuda::has_warpgroups),
-            ..kernfusion_cuda::Options::default()
-        }
+        let architecture = self.arch.as_deref().unwrap_or(ARCHITECTURE);
+        kernfusion_cuda::Options { tf32: self.tf32, ..kernfusion_cuda::Options::of(architecture) }
     }
 
     fn target(&self, program: &Graph) -> Result<Target, CliError> {

@@ -9,7 +9,7 @@ use crate::measurement::profile::{Args, folded, shape};
 use crate::measurement::profile_table::shortened;
 use kernfusion::compile::{Stages, Target};
 use kernfusion_cuda::model::{CARDS, Card, Estimate, LAUNCH_GAP, Model as CardModel, Step};
-use kernfusion_cuda::{Cache, Function, Options, Renderer, accepts, has_warpgroups};
+use kernfusion_cuda::{Cache, Function, Options, Renderer, accepts};
 use kernfusion_ir::kernel::{Form, Kernel, KernelGraph, Plan};
 use kernfusion_passes::MemoryStrategy;
 use serde::Serialize;
@@ -62,8 +62,7 @@ pub(super) fn run(args: &Args, subject: &Subject, card: &str, screen: &mut Scree
     let card = Card::named(card)
         .ok_or_else(|| CliError::Usage(format!("the model knows no card {card}, but {}", names())))?;
     let plan = planned(args, subject)?;
-    let mut renderer =
-        Renderer::new(Options { tf32, warpgroups: has_warpgroups(card.architecture), ..Options::default() });
+    let mut renderer = Renderer::new(Options { tf32, ..Options::of(card.architecture) });
     let program = renderer.program(&plan).map_err(kernfusion_lm::Error::from)?;
     let steps = CardModel { card, cache: Cache::of_user() }.steps(&program, renderer.functions())?;
     let lines = lines(card, &plan.graph, &steps, renderer.functions());

@@ -14,7 +14,7 @@ use kernfusion::compile::{Isa, Target};
 #[cfg(feature = "cuda")]
 use kernfusion::compile::{MemoryStrategy, Stages};
 #[cfg(feature = "cuda")]
-use kernfusion_cuda::{Cache, Options, Renderer, accepts, has_warpgroups};
+use kernfusion_cuda::{Cache, Options, Renderer, accepts};
 use kernfusion_lm::ahead_of_time::{AheadOfTime, FunctionAheadOfTime, RUNTIME, Report};
 use kernfusion_lm::checkpoint::Checkpoint;
 #[cfg(feature = "cuda")]
@@ -184,9 +184,8 @@ fn cubins(
         let mut graph = program.graph.clone();
         stages.simplify(&mut graph, None, &mut |_, _| {})?;
         let plan = stages.plan(stages.fuse(&graph)?);
-        let warpgroups = has_warpgroups(architecture);
         // A program's functions have names of their own, as where it runs.
-        let mut renderer = Renderer::new(Options { warpgroups, ..Options::default() });
+        let mut renderer = Renderer::new(Options::of(architecture));
         let launched = renderer.program(&plan).map_err(kernfusion_lm::Error::from)?.functions();
         let functions: Vec<_> = launched.into_iter().map(|at| &renderer.functions()[at]).collect();
         files.extend(cache.files(&functions, architecture)?);

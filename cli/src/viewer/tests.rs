@@ -48,7 +48,7 @@ fn planned(stages: &Stages, graph: &Graph) -> Plan {
 #[test]
 fn a_page_of_a_gpu_has_what_the_gpu_runs() {
     let graph = tiny();
-    let cuda = kernfusion_cuda::Options { warpgroups: true, ..Default::default() };
+    let cuda = kernfusion_cuda::Options::of("sm_90a");
     let options = Options {
         gpu: Some(cuda.clone()),
         precision: Precision::Bf16,

@@ -208,6 +208,25 @@ fn training_has_the_losses_of_the_cpu_in_any_order_of_streams() {
     }
 }
 
+/// Cards differ in the shared memory of a block: products one after another have tiles here that would take more of it than some have.
+#[test]
+fn training_takes_as_much_shared_memory_as_a_card_has() {
+    let work = Workplace::new();
+    work.write("one.json", r#"{"layers": 1}"#);
+    let train = "train --preset llama-tiny --config one.json --dtype bf16 --batch-size 4 --steps 2";
+    let flags = format!("{train} --sample-tokens 0 --validation-batches 1 --out run --overwrite");
+    work.succeed(&format!("{flags} --log cpu.jsonl"));
+    let expected = work.losses("cpu.jsonl");
+    for architecture in ["80", "86", "89", "90", "120"] {
+        let settings = [("SIMULATED_ARCHITECTURE", architecture)];
+        let log = format!("{architecture}.jsonl");
+        let Some(_) = succeed(&work, &format!("{flags} --log {log}"), &settings) else { return };
+        let losses = work.losses(&log);
+        let is_near = |(a, b): (&(u64, f64), &(u64, f64))| a.0 == b.0 && (a.1 - b.1).abs() < 1e-2;
+        assert!(losses.len() == expected.len() && losses.iter().zip(&expected).all(is_near), "{losses:?}");
+    }
+}
+
 #[test]
 fn microbatches_have_the_losses_of_the_cpu_in_any_order_of_streams() {
     let work = Workplace::new();

@@ -38,7 +38,7 @@ impl Backend for CudaBackend {
     }
 
     fn bytes_needed(&self, program: &ProgramPlan, states: &States) -> Result<usize, CodegenError> {
-        CudaExecutable::bytes_needed(program, states, &self.options, Temporaries::Arena)
+        CudaExecutable::bytes_needed(program, states, &self.device, &self.options, Temporaries::Arena)
     }
 
     fn peaks(&self) -> Result<Peaks, CodegenError> {

@@ -106,7 +106,7 @@ impl Lowering<'_> {
         }
         let tiles = Tiles::of(self, kernel).expect("checked before").deepened_in_chain();
         let (kernel, factors) = &strength::reduced(kernel);
-        let strips = Strips::of(kernel, self.slots(), self.options.warpgroups);
+        let strips = Strips::of(kernel, self.slots(), &self.options);
         let size = strips.as_ref().map_or([SIZE, SIZE], Strips::tile_size);
         let mut code = Code::default();
         code.line(format!("const int first_row = blockIdx.x * {};", size[0]));

@@ -90,7 +90,10 @@ impl Lowering<'_> {
             Some(ProductMethod::Tile(tile)) => tile,
             Some(ProductMethod::Library(_)) | None => usual,
         };
-        let tiles = tiles.deepened(self.options.warpgroups, tile);
+        let tiles = tiles.deepened(&self.options, tile);
+        if tiles.launched_bytes(tile[0], tile[1]) > self.options.shared_bytes {
+            return self.split_products(kernel);
+        }
         if parts < 2 {
             return self.tiles(kernel, &tiles, tile, None);
         }

@@ -2,9 +2,11 @@
 
 use super::cache::Cache;
 use super::error::CudaError;
+use super::grid::launched_bytes;
 use super::launches::Function;
 use super::nccl::Nccl;
 use super::nvrtc::version;
+use super::{Options, has_warpgroups};
 use cudarc::driver::{
     CudaContext, CudaEvent, CudaFunction, CudaSlice, CudaStream, DevicePtr, DriverError, LaunchConfig,
     PushKernelArg, result, sys,
@@ -116,6 +118,17 @@ impl Device {
         let architecture = format!("sm_{major}{minor}{suffix}");
         // The first with asynchronous copies and tensor cores for bf16.
         if major < 8 { Err(CudaError::TooOld { architecture }) } else { Ok(architecture) }
+    }
+
+    /// As these, for what it multiplies with and what shared memory it has.
+    ///
+    /// # Errors
+    /// As [`architecture`](Self::architecture).
+    pub(super) fn options(&self, options: Options) -> Result<Options, CudaError> {
+        let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        let of_block = self.context.attribute(attribute).map_err(failed("asking for shared memory"))?;
+        let shared_bytes = launched_bytes(usize::try_from(of_block).unwrap_or(0));
+        Ok(Options { warpgroups: has_warpgroups(&self.architecture()?), shared_bytes, ..options })
     }
 
     /// Lets this thread use the device.

@@ -17,7 +17,7 @@ use super::layout::{Batch, Delivery, Layout, moves};
 use super::loaded::Loaded;
 use super::nccl::Nccl;
 use super::pending::{PendingRun, Results, Slot};
-use super::{Candidates, Options, Renderer, has_warpgroups, tune};
+use super::{Candidates, Options, Renderer, tune};
 use cudarc::driver::{CudaGraph, sys};
 use kernfusion_codegen::{
     CodegenError, Executable, Moment, Outputs, Pending, See, State, States, Temporaries, check_inputs,
@@ -146,8 +146,7 @@ impl CudaExecutable {
         // A kernel at a time is what eager mode promises.
         let groups = options.groups && temporaries == Temporaries::Arena;
         let communicator = options.communicator.clone();
-        let warpgroups = has_warpgroups(&device.architecture()?);
-        let mut renderer = Renderer::new(Options { groups, warpgroups, ..options });
+        let mut renderer = Renderer::new(device.options(Options { groups, ..options })?);
         let batch = Batch::new(&program, communicator.as_ref().map_or(0, |communicator| communicator.rank()));
         let (mut plans, mut products, mut nccl) = (vec![], 0, None);
         for (plan, times) in program.plans() {
@@ -175,14 +174,15 @@ impl CudaExecutable {
     /// Bytes of the device's memory that a program takes when it is compiled, states that do not exist yet included.
     ///
     /// # Errors
-    /// A kernel cannot be rendered.
+    /// A kernel cannot be rendered, or the driver does not tell what the device has.
     pub fn bytes_needed(
         program: &ProgramPlan,
         states: &States,
+        device: &Device,
         options: &Options,
         temporaries: Temporaries,
     ) -> Result<usize, CodegenError> {
-        let mut renderer = Renderer::new(options.clone());
+        let mut renderer = Renderer::new(device.options(options.clone())?);
         let mut bytes = 0;
         for (plan, _) in program.plans() {
             bytes = bytes.max(Layout::new(plan, &renderer.program(plan)?, temporaries).bytes);

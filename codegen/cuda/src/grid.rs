@@ -1,4 +1,4 @@
-//! Grids that a card takes. Functions are written for any number of blocks along x, y and z; cards take 2³¹ − 1 of them along x, but
+//! Grids and blocks that a card takes. Functions are written for any number of blocks along x, y and z; cards take 2³¹ − 1 of them along x, but
 //! 65,535 along y and z. Where these are too few, all blocks lie along x, and the function's text finds out which it is:
 //!
 //! ```text
@@ -7,6 +7,25 @@
 
 /// The most blocks along x, y and z.
 pub const MOST_BLOCKS: [usize; 3] = [i32::MAX as usize, 65_535, 65_535];
+
+/// Bytes of shared memory of a block, less those that a launch may ask for: functions that do have arrays of a few numbers beside it.
+const OF_ARRAYS: usize = 1 << 10;
+
+/// The most bytes that launches ask for where a block may have so many.
+pub(super) fn launched_bytes(of_block: usize) -> usize {
+    of_block.saturating_sub(OF_ARRAYS)
+}
+
+/// The most bytes of shared memory that launches ask for on cards of an architecture, such as `sm_90a` or `compute_80`: by the table of compute
+/// capabilities in the CUDA C++ Programming Guide. Cards that are not in it are taken for those with least.
+pub(super) fn shared_bytes(architecture: &str) -> usize {
+    let digits: String = architecture.chars().filter(char::is_ascii_digit).collect();
+    launched_bytes(match digits.as_str() {
+        "80" | "87" => 163 << 10,
+        "90" | "100" | "101" | "103" | "110" => 227 << 10,
+        _ => 99 << 10,
+    })
+}
 
 /// A grid that a card takes, and the body of a function for it; `None` if the blocks are too many for any.
 pub(super) fn arranged(grid: [usize; 3], body: String) -> Option<([u32; 3], String)> {
@@ -27,6 +46,13 @@ pub(super) fn arranged(grid: [usize; 3], body: String) -> Option<([u32; 3], Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn architectures_have_shared_memory() {
+        let kib = |architecture| shared_bytes(architecture) >> 10;
+        assert_eq!(["sm_80", "sm_86", "sm_89", "sm_90a", "compute_90"].map(kib), [162, 98, 98, 226, 226]);
+        assert_eq!(["sm_100a", "compute_103f", "sm_120", "sm_121a"].map(kib), [226, 226, 98, 98]);
+    }
 
     #[test]
     fn grids_that_are_taken_stay_as_they_are() {

@@ -66,7 +66,8 @@ impl Lowering<'_> {
         };
         let bytes_of = |dtype: DType| (extent * dtype.size()).next_multiple_of(PIECE);
         let bytes = rows.iter().map(|row| bytes_of(row.dtype)).sum();
-        let is_possible = self.options.warpgroups && columns.len() == 1 && bytes <= KEPT_BYTES;
+        let most = KEPT_BYTES.min(self.options.shared_bytes);
+        let is_possible = self.options.warpgroups && columns.len() == 1 && bytes <= most;
         if !is_possible || rows.is_empty() || !rows.iter().all(can_be_copied) {
             return None;
         }

@@ -119,6 +119,8 @@ pub struct Options {
     pub tf32: bool,
     /// Whether warpgroups compute products of `bf16` and `f16`, which takes an architecture that has them ([`has_warpgroups`]).
     pub warpgroups: bool,
+    /// The most bytes of shared memory that a launch asks for, for each block, beside that of a function's arrays ([`Options::of`]).
+    pub shared_bytes: usize,
     /// Where values of products must be in memory, they are computed in slices of this many bytes, in sixteen at most, and their entries in pieces
     /// of as many, in four of a slice at most.
     pub slice_bytes: usize,
@@ -139,6 +141,7 @@ impl Default for Options {
         Options {
             tf32: false,
             warpgroups: false,
+            shared_bytes: grid::shared_bytes("sm_80"),
             slice_bytes: 64 << 20,
             groups: true,
             tile: None,
@@ -146,6 +149,14 @@ impl Default for Options {
             communicator: None,
             collectives: Collectives::Ordered,
         }
+    }
+}
+
+impl Options {
+    /// As by default, for an architecture such as `sm_90a` or `compute_80`: what its cards multiply with, and what shared memory they have.
+    pub fn of(architecture: &str) -> Self {
+        let (warpgroups, shared_bytes) = (has_warpgroups(architecture), grid::shared_bytes(architecture));
+        Options { warpgroups, shared_bytes, ..Options::default() }
     }
 }
 

@@ -474,7 +474,7 @@ impl Lowering<'_> {
     /// block along each axis of the grid.
     ///
     /// # Errors
-    /// More blocks than a grid has on any card.
+    /// More blocks than a grid has on any card, or more shared memory than a block has.
     pub(super) fn launch_blocks(
         &mut self,
         suffix: &str,
@@ -497,6 +497,10 @@ impl Lowering<'_> {
         grid: [usize; 3],
         body: String,
     ) -> Result<Vec<String>, CodegenError> {
+        if block.shared_bytes > self.options.shared_bytes {
+            let bytes = block.shared_bytes;
+            return Err(self.unsupported(&format!("a block with {bytes} bytes of shared memory")));
+        }
         let too_many = || self.unsupported(&format!("a grid of {grid:?} blocks"));
         let (grid, body) = arranged(grid, body).ok_or_else(too_many)?;
         let wanted = if suffix.is_empty() { self.name.clone() } else { format!("{}_{suffix}", self.name) };

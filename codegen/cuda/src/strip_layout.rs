@@ -1,5 +1,6 @@
 //! How a chain on tensor cores lies in registers and shared memory: tiles, held rows, and panels of what columns need.
 
+use super::Options;
 use super::contraction::{OperandAxes, operand_type};
 use super::lower::Block;
 use super::source::{Slot, is_narrow, memory_type};
@@ -10,7 +11,7 @@ use std::ops::Range;
 /// Warps of a block.
 const WARPS: usize = 4;
 /// Rows of a warp, by 16, columns of a tile, and whether fragments of rows are held in registers. More rows need fewer loads of fragments
-/// from shared memory, more columns fewer barriers. The first of these that fits into registers is taken.
+/// from shared memory, more columns fewer barriers. The first of these that fits into registers and shared memory is taken.
 const SIZES: [(usize, usize, bool); 6] =
     [(2, 64, true), (2, 32, true), (2, 32, false), (1, 64, true), (1, 64, false), (1, 32, false)];
 /// Rows of a warpgroup, by 64, and columns of a tile. Rows of first operands lie in shared memory, where products read them.
@@ -21,7 +22,8 @@ const WIDTHS_OF_WARPGROUPS: [usize; 2] = [64, 128];
 const MOST_NUMBERS: usize = 208;
 /// Numbers of a thread beside these where entries take a polynomial with many coefficients.
 const OF_POLYNOMIALS: usize = 24;
-/// Registers and bytes of shared memory of a multiprocessor (compute capability 8.0), and bytes of each block's that the system takes.
+/// Registers of a multiprocessor, bytes of its shared memory that are counted on at most (compute capability 8.0), and bytes of each block's
+/// that the system takes.
 const REGISTERS: usize = 65_536;
 const SHARED_BYTES: usize = 164 << 10;
 const OF_SYSTEM: usize = 1 << 10;
@@ -39,6 +41,8 @@ pub(super) struct Strips {
     pub(super) dtype: DType,
     /// Numbers of a thread in registers, beside addresses and what entries take.
     numbers: usize,
+    /// Bytes of shared memory of a multiprocessor.
+    shared_bytes_of_all: usize,
     /// Whether a warpgroup computes products, with panels as it wants them.
     pub(super) by_warpgroups: bool,
     /// Rows of a warp, by 16.
@@ -88,8 +92,9 @@ fn numbers([rows, depth]: [usize; 2], by_warpgroups: bool) -> usize {
 }
 
 impl Strips {
-    /// `None` if tensor cores do not multiply these, if sums are too long or too many for registers, or if no value is multiplied again.
-    pub(super) fn of(kernel: &Kernel, slots: &[Slot], has_warpgroups: bool) -> Option<Strips> {
+    /// `None` if tensor cores do not multiply these, if sums are too long or too many for registers, if panels are too many for shared memory, or
+    /// if no value is multiplied again.
+    pub(super) fn of(kernel: &Kernel, slots: &[Slot], options: &Options) -> Option<Strips> {
         let dtype = operand_type(&kernel.products().first()?.a);
         let consumers = kernel.consumers();
         let terms: Vec<usize> = kernel.products().iter().map(|product| product.k.iter().product()).collect();
@@ -120,41 +125,42 @@ impl Strips {
         let is_random = |instr: &Instr| matches!(instr.kind, InstrKind::Random { .. });
         let draws = kernel.region.instrs.iter().any(is_random);
         let is_short = |down, columns| !draws || down * columns / 2 <= MOST_RANDOM_ENTRIES;
-        let may_be_wide = has_warpgroups && widths.iter().all(|width| WIDTHS_OF_WARPGROUPS.contains(width));
+        let may_be_wide =
+            options.warpgroups && widths.iter().all(|width| WIDTHS_OF_WARPGROUPS.contains(width));
         let is_reduction = |instr: &&Instr| matches!(instr.kind, InstrKind::Reduce(..));
         let reductions = kernel.region.instrs.iter().filter(is_reduction).count();
         // Of each row, what is reduced so far and in a tile.
         let of_warpgroup = |(down, columns)| of_products((down, columns)) + 4 * down * reductions + beside;
-        let of_warpgroups = SIZES_OF_WARPGROUPS.into_iter().find(|&(down, columns)| {
-            may_be_wide && is_short(down, columns) && of_warpgroup((down, columns)) <= MOST_NUMBERS
-        });
-        let fits = |size: &(usize, usize, bool)| is_short(size.0, size.1) && of_thread(*size) <= MOST_NUMBERS;
-        let ((down, columns, is_held), numbers) = match of_warpgroups {
-            Some(size) => ((size.0, size.1, false), of_warpgroup(size)),
-            None => {
-                let size = SIZES.into_iter().find(fits)?;
-                (size, of_thread(size))
-            }
+        let of_warpgroups = SIZES_OF_WARPGROUPS.into_iter().filter(|_| may_be_wide);
+        let of_warpgroups = of_warpgroups.map(|size| ((size.0, size.1, false), true, of_warpgroup(size)));
+        let sizes = SIZES.into_iter().map(|size| (size, false, of_thread(size)));
+        let fits_registers = |&((down, columns, _), _, numbers): &((usize, usize, bool), bool, usize)| {
+            is_short(down, columns) && numbers <= MOST_NUMBERS
         };
-        let by_warpgroups = of_warpgroups.is_some();
         let vectors = vectors(kernel, slots);
-        let (panels, of_product, of_consumer) = (vec![], vec![], vec![]);
-        let mut strips = Strips {
-            dtype,
-            numbers,
-            by_warpgroups,
-            down,
-            columns,
-            is_held,
-            depths,
-            widths,
-            panels,
-            of_product,
-            of_consumer,
-            vectors,
-        };
-        strips.add_panels(kernel, &terms, &p);
-        Some(strips)
+        let mut all =
+            of_warpgroups.chain(sizes).filter(fits_registers).map(|(size, by_warpgroups, numbers)| {
+                let (down, columns, is_held) = size;
+                let mut strips = Strips {
+                    dtype,
+                    numbers,
+                    // A block has all of it but what the system takes, and as much for arrays.
+                    shared_bytes_of_all: SHARED_BYTES.min(options.shared_bytes + 2 * OF_SYSTEM),
+                    by_warpgroups,
+                    down,
+                    columns,
+                    is_held,
+                    depths: depths.clone(),
+                    widths: widths.clone(),
+                    panels: vec![],
+                    of_product: vec![],
+                    of_consumer: vec![],
+                    vectors: vectors.clone(),
+                };
+                strips.add_panels(kernel, &terms, &p);
+                strips
+            });
+        all.find(|strips| strips.shared_bytes() <= options.shared_bytes)
     }
 
     fn add_panels(&mut self, kernel: &Kernel, terms: &[usize], p: &[usize]) {
@@ -197,7 +203,7 @@ impl Strips {
     /// two or three.
     pub(super) fn block(&self) -> Block {
         let (threads, shared_bytes) = (32 * WARPS, self.shared_bytes());
-        let in_memory = SHARED_BYTES / (shared_bytes + OF_SYSTEM);
+        let in_memory = self.shared_bytes_of_all / (shared_bytes + OF_SYSTEM);
         let in_registers = REGISTERS / threads / (self.numbers + 1);
         Block { threads, shared_bytes, blocks: in_memory.min(in_registers).clamp(2, 3) }
     }

@@ -1,5 +1,6 @@
 //! Tiles of products: their sizes and types, the shared memory of their panels, and how many parts a tile's sums are divided into.
 
+use super::Options;
 use super::contraction::operand_type;
 use super::lower::Lowering;
 use super::source::{Code, memory_type, sum_type};
@@ -103,14 +104,15 @@ impl Tiles {
     }
 
     /// Computed by warpgroups, if there are any and they multiply such tiles, and with as many stages as there is memory for.
-    pub(super) fn deepened(self, has_warpgroups: bool, [rows, columns]: [usize; 2]) -> Self {
-        let by_warpgroups = has_warpgroups && self.are_narrow() && [rows, columns] != SMALL;
+    pub(super) fn deepened(self, options: &Options, [rows, columns]: [usize; 2]) -> Self {
+        let by_warpgroups = options.warpgroups && self.are_narrow() && [rows, columns] != SMALL;
         let one = Tiles { by_warpgroups, stages: 1, ..self };
         let memory = match by_warpgroups {
             true if one.shares(rows, columns) => SHARED_BYTES_OF_WARPGROUPS,
             true => 2 * SHARED_BYTES_OF_WARPGROUPS,
             false => SHARED_BYTES,
         };
+        let memory = memory.min(options.shared_bytes);
         let stages = (memory / one.shared_bytes(rows, columns)).clamp(STAGES[0], STAGES[1]);
         Tiles { stages, ..one }
     }

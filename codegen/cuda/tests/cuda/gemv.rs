@@ -16,16 +16,16 @@ const I8: DType = DType::I8;
 
 /// What is multiplied: the types of both operands in memory and the one that they are converted to, and the last axis of the second one.
 #[derive(Debug, Clone, Copy)]
-struct Operands {
-    a: DType,
-    b: DType,
-    multiplied: DType,
+pub(crate) struct Operands {
+    pub(crate) a: DType,
+    pub(crate) b: DType,
+    pub(crate) multiplied: DType,
     /// Whether neighbours of `b` lie along columns.
-    along_columns: bool,
+    pub(crate) along_columns: bool,
 }
 
 /// `c[o, m, n] = tanh(Σ a[o, m, k]·b[o, n, k] + bias[n]) · factor[o, m, n]`, of one product or of the sum of two.
-fn bench(operands: Operands, [outer, m, n, k]: [usize; 4], products: usize) -> Bench {
+pub(crate) fn bench(operands: Operands, [outer, m, n, k]: [usize; 4], products: usize) -> Bench {
     let (mut bench, mut random) = (Bench::default(), Random(13));
     let mut p = Program::default();
     let [mi, ni, ki] = [m, n, k].map(|extent| extent as i64);

@@ -1,5 +1,6 @@
 //! Products and chains, built by hand: every layout and type of operands, tiles of both sizes, bands, every direction.
 
+use crate::gemv::{Operands, bench};
 use crate::judge::{Case, check, is_skipped};
 use crate::support::{Bench, Program, Random, at};
 use kernfusion_cuda::Options;
@@ -89,7 +90,7 @@ fn products_of_warpgroups() {
 }
 
 pub(crate) fn by_warpgroups(tile: [usize; 2]) -> Options {
-    Options { warpgroups: true, tile: Some(tile), ..Options::default() }
+    Options { tile: Some(tile), ..Options::of("sm_90a") }
 }
 
 pub(crate) fn warpgroup_products() -> Vec<Case> {
@@ -105,6 +106,20 @@ pub(crate) fn warpgroup_products() -> Vec<Case> {
         in_parts(),
     ]);
     cases
+}
+
+/// The entries of five products take 100 KiB of shared memory together, which some cards do not have: there, each is a kernel.
+#[test]
+fn entries_fit_into_shared_memory() {
+    let operands = Operands { a: DType::F32, b: DType::F32, multiplied: DType::F32, along_columns: false };
+    let five = case("five products".into(), bench(operands, [1, 20, 33, 24], 5), 1e-4);
+    for (architecture, functions) in [("sm_80", 1), ("sm_89", 6)] {
+        let options = Options::of(architecture);
+        let mut renderer = Renderer::new(options.clone());
+        renderer.program(&five.plan).expect("renders");
+        assert_eq!(renderer.functions().len(), functions, "{architecture}");
+        check(std::slice::from_ref(&five), &options);
+    }
 }
 
 /// What many tiles would convert is converted once.

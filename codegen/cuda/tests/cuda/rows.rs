@@ -92,7 +92,7 @@ fn spread(dtype: DType, columns: usize, stride: usize) -> Case {
 /// rows, or there is no room.
 #[test]
 fn long_rows_are_kept_in_shared_memory() {
-    let options = Options { warpgroups: true, ..Options::default() };
+    let options = Options::of("sm_90a");
     let is_kept = |case: &Case| {
         let mut renderer = Renderer::new(options.clone());
         renderer.program(&case.plan).expect("renders");

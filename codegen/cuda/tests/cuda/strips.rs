@@ -284,7 +284,7 @@ pub(crate) fn few_of_warpgroups() -> Vec<Case> {
 }
 
 pub(crate) fn by_warpgroups() -> Options {
-    Options { warpgroups: true, ..Options::default() }
+    Options::of("sm_90a")
 }
 
 #[test]
@@ -343,6 +343,32 @@ fn sums_that_do_not_fit_into_registers_take_other_tiles() {
         assert!(renderer.functions().iter().all(|function| !function.text.contains("Strip")));
         check(&cases, &options);
     }
+}
+
+/// Cards differ in the shared memory of a block: tiles are smaller where it has less, and values go through it where no tile fits.
+#[test]
+fn chains_fit_into_shared_memory() {
+    let cases = every_width();
+    let rendered = |options: &Options| {
+        let mut renderer = Renderer::new(options.clone());
+        cases.iter().for_each(|case| drop(renderer.program(&case.plan).expect("renders")));
+        renderer.functions().to_vec()
+    };
+    let most = |architecture: &str| {
+        let (options, strips) = (Options::of(architecture), rendered(&Options::of(architecture)));
+        assert!(strips.iter().all(|function| function.text.contains("Strip")), "{architecture}");
+        let bytes = strips.iter().map(|function| function.shared_bytes).max().expect("functions");
+        assert!(bytes <= options.shared_bytes, "{architecture}: {bytes}");
+        bytes >> 10
+    };
+    // Blocks have 163 and 227 KiB, and 99 KiB.
+    assert!(["sm_80", "sm_100a"].into_iter().all(|architecture| most(architecture) > 99));
+    assert!(["sm_86", "sm_89", "sm_120"].into_iter().all(|architecture| most(architecture) < 99));
+    most("sm_90a");
+    check(&cases[3..], &Options::of("sm_89"));
+    let little = Options { shared_bytes: 56 << 10, ..Options::default() };
+    assert!(rendered(&little).iter().any(|function| !function.text.contains("Strip")));
+    check(&cases[3..], &little);
 }
 
 /// What a sweep computes again is what costs most: forward takes one sweep, the gradient of Q two, those of K and V one.

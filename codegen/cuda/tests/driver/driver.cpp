@@ -92,12 +92,20 @@ EXPORT cuDeviceTotalMem_v2(size_t* bytes, int) {
   return SUCCESS;
 }
 
+// Of the CUDA C++ Programming Guide's table of compute capabilities: the most shared memory of a block.
+static int most_shared() {
+  const size_t architecture = setting("SIMULATED_ARCHITECTURE", 90);
+  if (architecture == 80 || architecture == 87) return 163 << 10;
+  return architecture == 90 || architecture / 10 == 10 || architecture == 110 ? 227 << 10 : 99 << 10;
+}
+
 EXPORT cuDeviceGetAttribute(int* value, int attribute, int) {
   const int architecture = (int)setting("SIMULATED_ARCHITECTURE", 90);
   switch (attribute) {
     case 16: *value = 4; break;  // Multiprocessors.
     case 75: *value = architecture / 10; break;
     case 76: *value = architecture % 10; break;
+    case 97: *value = most_shared(); break;  // Shared memory of a block, of functions that ask for it.
     case 115: *value = 1; break;  // Allocations in stream order.
     default: return INVALID_VALUE;
   }
@@ -438,11 +446,8 @@ EXPORT cuModuleGetFunction(Function** function, Function* module, const char* na
 
 EXPORT cuFuncSetAttribute(Function* function, int attribute, int value) {
   HEALTHY;
-  // Of the CUDA C++ Programming Guide's table of compute capabilities: the most shared memory of a block.
-  const size_t architecture = setting("SIMULATED_ARCHITECTURE", 90);
-  const int most = architecture == 80 || architecture == 87 ? 163 << 10 : architecture == 90 || architecture / 10 == 10 ? 227 << 10 : 99 << 10;
   const int dynamic_shared_bytes = 8;
-  if (attribute != dynamic_shared_bytes || value < 0 || value > most) return INVALID_VALUE;
+  if (attribute != dynamic_shared_bytes || value < 0 || value > most_shared()) return INVALID_VALUE;
   function->most_shared = value;
   return SUCCESS;
 }
