@@ -272,13 +272,15 @@ impl Lowering<'_> {
         axes: &OperandAxes<'_>,
         name: &str,
     ) {
-        let (index, slot, _) = load(operand).expect("operands are loads");
+        let (index, slot, dtype) = load(operand).expect("operands are loads");
         let is_matrix = axes.rows == few.kernel.domain.column_axes();
         let along_rows = is_matrix && few.along_columns;
         // Of half bytes, pieces go over two axes.
         let (halves, strides) = (axes.depth.end.saturating_sub(2)..axes.depth.end, &index.strides);
+        // As many bytes are more than an access.
         let is_whole = few.piece < OF_HALF_BYTES
-            || common_stride(&axes.extents[halves.clone()], &strides[halves]) == Some(1);
+            || dtype != DType::I8
+                && common_stride(&axes.extents[halves.clone()], &strides[halves]) == Some(1);
         let is_aligned = few.piece > 1
             && (is_matrix || !few.along_columns && is_whole && is_aligned(self, operand, axes, false));
         let mut inner = Code::default();

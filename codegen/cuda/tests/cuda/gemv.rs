@@ -7,7 +7,7 @@ use kernfusion_cuda::{Options, Renderer};
 #[cfg(feature = "driver")]
 use kernfusion_ir::kernel::Plan;
 use kernfusion_ir::kernel::{BufferId, Domain, Form, InstrKind, Operand, Product};
-use kernfusion_ir::{Binary, DType, TensorType, Unary};
+use kernfusion_ir::{Binary, DType, Tensor, TensorType, Unary};
 
 const F32: DType = DType::F32;
 const BF16: DType = DType::BF16;
@@ -36,7 +36,7 @@ pub(crate) fn bench(operands: Operands, [outer, m, n, k]: [usize; 4], products: 
             let most = if dtype == I8 { 127.0 } else { 1.0 };
             let ty = TensorType::new(dtype, [outer, rows, k]);
             let values = random.tensor(&TensorType::new(DType::F64, ty.shape.clone()), -most, most).to_f64();
-            bench.input(&format!("{name}{number}"), kernfusion_ir::Tensor::from_f64(&ty, &values))
+            bench.input(&format!("{name}{number}"), Tensor::from_f64(&ty, &values))
         };
         let (left, right) = (input("a", a, m), input("b", b, n));
         let left = operand(left, a, multiplied, at(&[mi * ki, ki, 0, 1]));
@@ -157,38 +157,48 @@ fn unpacked(bytes: BufferId, (scales, kept): (BufferId, DType), k: usize, multip
     Operand { region: p.region, value }
 }
 
-/// With rows whose numbers lie in order, and every second one, and scales of both types.
-#[test]
-fn half_bytes_are_unpacked_in_registers() {
-    let mut cases = vec![];
-    for (dtype, kept, [m, n, k], apart) in [
-        (F32, BF16, [1, 300, 1024], 1),
-        (F32, F32, [1, 300, 1024], 1),
-        (F32, BF16, [3, 40, 96], 1),
-        (F32, F32, [8, 33, 32], 2),
-        (BF16, BF16, [1, 64, 2080], 1),
-        (BF16, F32, [4, 21, 64], 1),
-    ] {
+/// With rows whose numbers lie in order, and every second one, rows of bytes, and scales of both types.
+pub(crate) fn of_half_bytes() -> Vec<Case> {
+    let shapes = [
+        ([F32, F32], BF16, [1, 300, 1024], 1),
+        ([F32, F32], F32, [1, 300, 1024], 1),
+        ([F32, F32], BF16, [3, 40, 96], 1),
+        ([F32, F32], F32, [8, 33, 32], 2),
+        ([BF16, BF16], BF16, [1, 64, 2080], 1),
+        ([BF16, BF16], F32, [4, 21, 64], 1),
+        ([I8, F32], F32, [1, 64, 1024], 1),
+        ([I8, F32], BF16, [3, 40, 96], 1),
+    ];
+    let of = |([kept_rows, dtype], kept, [m, n, k], apart): ([DType; 2], DType, [usize; 3], usize)| {
         let (mut bench, mut random) = (Bench::default(), Random(7));
-        let a = bench.input("a", random.tensor(&TensorType::new(dtype, [m, k * apart]), -1.0, 1.0));
-        let bytes = random.tensor(&TensorType::new(DType::F64, [n, k / 32, 16]), -128.0, 127.0).to_f64();
-        let bytes = kernfusion_ir::Tensor::from_f64(&TensorType::new(I8, [n, k / 32, 16]), &bytes);
-        let b = bench.input("b", bytes);
+        let mut bytes = |ty: &TensorType, [least, most]: [f64; 2]| {
+            let values = random.tensor(&TensorType::new(DType::F64, ty.shape.clone()), least, most).to_f64();
+            Tensor::from_f64(ty, &values)
+        };
+        let most = if kept_rows == I8 { 127.0 } else { 1.0 };
+        let a = bench.input("a", bytes(&TensorType::new(kept_rows, [m, k * apart]), [-most, most]));
+        let b = bench.input("b", bytes(&TensorType::new(I8, [n, k / 32, 16]), [-128.0, 127.0]));
         let scales = bench.input("s", random.tensor(&TensorType::new(kept, [n, k / 32]), -0.05, 0.05));
         let mut p = Program::default();
         let sum = p.push(InstrKind::Producer(0), F32);
         let c = bench.output("c", F32, &[m, n]);
         p.store(sum, c, at(&[n as i64, 1]));
         let (step, row) = (apart as i64, (k * apart) as i64);
-        let left = operand(a, dtype, dtype, at(&[row, 0, 32 * step, 16 * step, step]));
+        let left = operand(a, kept_rows, dtype, at(&[row, 0, 32 * step, 16 * step, step]));
         let right = unpacked(b, (scales, kept), k, dtype);
         let form =
             Form::Contraction(vec![Product { k: vec![k / 32, 2, 16], a: left, b: right, dtype: F32 }].into());
         bench.kernel(form, Domain { axes: vec![m, n], outer: 0, rows: 1 }, p.region, p.stores);
         // In bf16, what is unpacked is not rounded again.
         let tolerance = if dtype == F32 { 1e-5 } else { 3e-2 };
-        cases.push(case(format!("half bytes {dtype}, scales {kept} {m}x{k}x{n}"), bench, tolerance));
-    }
+        case(format!("half bytes, {dtype} from {kept_rows}, scales {kept} {m}x{k}x{n}"), bench, tolerance)
+    };
+    shapes.into_iter().map(of).collect()
+}
+
+#[test]
+fn half_bytes_are_unpacked_in_registers() {
+    let cases = of_half_bytes();
     let mut renderer = Renderer::new(Options::default());
     for case in &cases {
         renderer.program(&case.plan).expect(&case.name);
