@@ -38,9 +38,6 @@ type Connection = (Weak<dyn Communicator>, Arc<Nccl>);
 /// The most bytes of arguments before CUDA 12.1.
 const ARGUMENT_BYTES: usize = 4096;
 
-/// The most bytes of shared memory of a block whose function has not asked for more.
-const SHARED_BYTES: usize = 48 << 10;
-
 /// A function that was compiled and loaded.
 #[derive(Debug, Clone)]
 pub(super) struct Code {
@@ -223,7 +220,8 @@ impl Device {
         })?;
         let function_there =
             module.load_function(&function.name).map_err(failed("looking for a function"))?;
-        if function.shared_bytes > SHARED_BYTES {
+        // Without being asked, a block has 48 KiB, those of the function's own arrays among them.
+        if function.shared_bytes > 0 {
             let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             let asked = function_there.set_attribute(most, function.shared_bytes as i32);
             asked.map_err(|error| failed_kernel(&function.name, error))?;

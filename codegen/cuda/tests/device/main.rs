@@ -178,7 +178,7 @@ fn a_run_is_seen_after_each_kernel() {
     }
 }
 
-/// The panels of a large tile are more shared memory than a block has whose function does not ask for it.
+/// Panels are shared memory that a block may not have, beside its function's arrays, unless the function asks for it.
 #[test]
 fn functions_ask_for_their_shared_memory() {
     let Some(device) = device() else { return };

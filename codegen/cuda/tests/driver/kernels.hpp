@@ -44,8 +44,9 @@ struct Function {
   // The text is the source without its comments, and with numbers for the names of the function and of its buffers.
   std::string name, text;
   const Entry* entry = nullptr;
-  // The most bytes of shared memory that a launch may ask for.
-  unsigned most_shared = 48 << 10;
+  // The most bytes of shared memory that a launch may ask for: none before the function does, since its arrays may take all of the 48 KiB that a
+  // block has anyway.
+  unsigned most_shared = 0;
 
   Function(std::string name, const std::string& source) : name(name), text(anonymous(name, source)) {
     waiting().insert(this);
