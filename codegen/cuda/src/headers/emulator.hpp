@@ -550,7 +550,8 @@ inline void mma_tf32(float* d, const u32* a, const u32* b) {
 // Products of warpgroups happen when they start, or when they are waited for, whatever copies do. They read what has been published. Until
 // the wait, their sums are NaN.
 
-inline u32 shared_address(const void* place) { return (u32)((const u8*)place - emulator::launched_shared.data()->bytes); }
+// With a bit of those that say which block of a cluster it is.
+inline u32 shared_address(const void* place) { return 1u << 24 | (u32)((const u8*)place - emulator::launched_shared.data()->bytes); }
 
 inline void publish_shared() { emulator::current->has_published = true; }
 

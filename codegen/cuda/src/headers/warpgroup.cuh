@@ -22,8 +22,8 @@ template <class T, bool ALONG_ROWS_, int LINES = 64> struct SwizzledPanel {
   DEVICE u64 matrix(int row, int k) const {
     constexpr u64 NEXT_ROWS = LINES * LINE * sizeof(T) / 16, NEXT_LINES = 8 * LINE * sizeof(T) / 16, SWIZZLE = 1;
     const int of_rows = ALONG_ROWS ? row * LINES : row * LINE, of_terms = ALONG_ROWS ? k * LINE : k / LINE * LINES * LINE + k % LINE;
-    // All matrices of a panel have this number plus a constant.
-    const u32 of_panel = shared_address(start) / 16 + (u32)(NEXT_ROWS << 16);
+    // All matrices of a panel have this number plus a constant. An address has 18 bits, beside those that say which block of a cluster it is of.
+    const u32 of_panel = (shared_address(start) & 0x3ffff) / 16 + (u32)(NEXT_ROWS << 16);
     return NEXT_LINES << 32 | SWIZZLE << 62 | (of_panel + (u32)((of_rows + of_terms) * sizeof(T) / 16));
   }
 };
