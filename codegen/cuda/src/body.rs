@@ -202,6 +202,15 @@ impl<'a> Body<'a> {
                 let [of_x, of_y, of_z] = [x, y, z].map(value_name);
                 Some((format!("fmaf({of_x}, {of_y}, -{of_z})"), vec![x, y, z]))
             }
+            // One sweep finds the maximum of products, which are rounded, and the next one the power of their differences from it: in one operation
+            // with the difference, a product would not be rounded, and be larger than all of them.
+            InstrKind::Binary(Binary::Sub, x, y)
+                if !self.approximates
+                    && [x, y].into_iter().any(|operand| is_product(self.region, operand))
+                    && is_exponent(self.region, value) =>
+            {
+                Some((format!("difference({}, {})", value_name(x), value_name(y)), vec![x, y]))
+            }
             _ if !self.approximates => None,
             InstrKind::Unary(Unary::Exp, x) => Some((format!("fast_exp({})", value_name(x)), vec![x])),
             InstrKind::Unary(Unary::Sigmoid, x) => {
@@ -337,6 +346,15 @@ fn is_beside_one(region: &Region, value: Scalar) -> bool {
             InstrKind::Binary(Binary::Mul, x, y) => x == y && is_beside_one(region, Scalar(number as u32)),
             _ => false,
         })
+}
+
+fn is_product(region: &Region, value: Scalar) -> bool {
+    matches!(region.instr(value).kind, InstrKind::Binary(Binary::Mul, ..))
+}
+
+/// Whether a power of e is taken of a value.
+fn is_exponent(region: &Region, value: Scalar) -> bool {
+    region.instrs.iter().any(|instr| matches!(instr.kind, InstrKind::Unary(Unary::Exp, x) if x == value))
 }
 
 /// Whether all of a run along an axis are within these bounds, or none.

@@ -503,6 +503,7 @@ inline u16 half_bits(float x) {
 inline u32 bf16_pair(float x, float y) { return bf16_bits(x) | (u32)bf16_bits(y) << 16; }
 inline u32 half_pair(float x, float y) { return half_bits(x) | (u32)half_bits(y) << 16; }
 inline float maximum(float x, float y) { return x != x || y != y ? x + y : x > y ? x : y; }
+inline float difference(float x, float y) { return x - y; }
 inline float fast_exp2(float x) { return exp2f(x); }
 inline float reciprocal(float x) { return 1.0f / x; }
 

@@ -248,6 +248,9 @@ DEVICE float maximum(float x, float y) {
   return z;
 }
 
+// x − y, of a product x as it is rounded elsewhere, too: never one operation with the multiplication.
+DEVICE float difference(float x, float y) { return __fsub_rn(x, y); }
+
 // 2^x, off by two units of the last place; 0 for less than 2⁻¹²⁶.
 DEVICE float fast_exp2(float x) {
   float y;

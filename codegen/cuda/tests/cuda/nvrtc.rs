@@ -148,6 +148,41 @@ fn chains_of_converted_weights_compile_without_spills() {
     }
 }
 
+/// The maximum of a row and the differences from it are those of the same products, rounded once: −1e30 times 0.3 minus itself is nothing.
+#[test]
+fn products_are_rounded_before_differences_of_powers() {
+    if !is_present() {
+        println!("skipped: NVRTC is not installed");
+        return;
+    }
+    let graph = Graph::parse(
+        "graph \"softmax\" {
+  %x = input {name = \"x\", dtype = f32, shape = [64, 40000]} : f32[64,40000]
+  %c = constant {dtype = f32, value = 0.3} : f32[]
+  %b = broadcast %c {shape = [64, 40000], axes = []} : f32[64,40000]
+  %s = mul %x, %b : f32[64,40000]
+  %m = reduce %s {op = max, axes = [1]} : f32[64]
+  %n = broadcast %m {shape = [64, 40000], axes = [0]} : f32[64,40000]
+  %d = sub %s, %n : f32[64,40000]
+  %e = exp %d : f32[64,40000]
+  %a = reduce %e {op = sum, axes = [1]} : f32[64]
+  %w = broadcast %a {shape = [64, 40000], axes = [0]} : f32[64,40000]
+  %y = div %e, %w : f32[64,40000]
+  output \"y\" = %y
+}",
+    )
+    .expect("a graph");
+    let mut renderer = Renderer::new(Options::default());
+    renderer.program(&planned(&graph, Fusion::Full)).expect("renders");
+    let [function] = renderer.functions() else { panic!("one kernel") };
+    let ptx = kernfusion_cuda::ptx(function, "compute_80").expect("compiles");
+    // 0.3 as bits.
+    let with_factor: Vec<_> = ptx.lines().filter(|line| line.contains("0f3E99999A")).collect();
+    let is_rounded = |line: &&str| line.contains("mul.");
+    assert!(!with_factor.is_empty() && with_factor.iter().all(is_rounded), "{with_factor:?}");
+    assert!(ptx.contains("sub.rn.f32"), "{ptx}");
+}
+
 /// The function, compiled without a spill or local memory, and without waits beside its own.
 fn goes_on(function: &Function) -> Binary {
     let binary = check(function, "sm_90a");
