@@ -216,7 +216,7 @@ impl<'a> Body<'a> {
             InstrKind::Unary(Unary::Sigmoid, x) => {
                 Some((format!("reciprocal(1.0f + fast_exp(-{}))", value_name(x)), vec![x]))
             }
-            InstrKind::Binary(Binary::Div, x, y) => {
+            InstrKind::Binary(Binary::Div, x, y) if !is_cut(self.region, value) => {
                 Some((format!("{} * reciprocal({})", value_name(x), value_name(y)), vec![x, y]))
             }
             _ => None,
@@ -346,6 +346,28 @@ fn is_beside_one(region: &Region, value: Scalar) -> bool {
             InstrKind::Binary(Binary::Mul, x, y) => x == y && is_beside_one(region, Scalar(number as u32)),
             _ => false,
         })
+}
+
+/// Whether something else comes out where a value is a little less: it is cut or rounded to a whole number, or compared, perhaps after its sign
+/// has changed or another one was chosen.
+fn is_cut(region: &Region, value: Scalar) -> bool {
+    let mut has_it: Vec<bool> = (0..region.instrs.len()).map(|number| number == value.0 as usize).collect();
+    for (number, instr) in region.instrs.iter().enumerate() {
+        if !instr.kind.operands().iter().any(|operand| has_it[operand.0 as usize]) {
+            continue;
+        }
+        match instr.kind {
+            InstrKind::Unary(Unary::Floor | Unary::Round | Unary::Sign, _) | InstrKind::Compare(..) => {
+                return true;
+            }
+            InstrKind::Cast(_) if !instr.dtype.is_float() => return true,
+            InstrKind::Unary(Unary::Neg | Unary::Abs, _)
+            | InstrKind::Binary(Binary::Max | Binary::Min, ..)
+            | InstrKind::Select(..) => has_it[number] = true,
+            _ => {}
+        }
+    }
+    false
 }
 
 fn is_product(region: &Region, value: Scalar) -> bool {

@@ -371,6 +371,56 @@ fn chains_fit_into_shared_memory() {
     check(&cases[3..], &little);
 }
 
+/// Quotients of whole numbers that are whole: a number that is a little less would be cut to another one.
+#[test]
+fn quotients_that_are_cut_are_exact() {
+    let (rows, columns, width) = (70, 90, 16);
+    let mut bench = Bench::default();
+    let mut input = |name: &str, rows: usize, number: &dyn Fn(usize) -> usize| {
+        let numbers =
+            (0..rows * width).map(|at| if at % width == 0 { number(at / width) as f64 } else { 0.0 });
+        let ty = TensorType::new(DType::BF16, [rows, width]);
+        bench.input(name, Tensor::from_f64(&ty, &numbers.collect::<Vec<_>>()))
+    };
+    let (a, b) = (input("a", rows, &|row| row % 16), input("b", columns, &|column| column % 16 * 10));
+    let (of_rows, of_columns) = (at(&[width as i64, 0, 1]), at(&[0, width as i64, 1]));
+    let load = |buffer, index: &Index| operand(buffer, DType::BF16, DType::BF16, index.clone());
+    let (left, right) = (load(a, &of_rows), load(b, &of_columns));
+    let product = Product { k: vec![width], a: left, b: right, dtype: DType::F32 };
+    let mut program = Program::default();
+    let score = program.push(InstrKind::Producer(0), DType::F32);
+    let of_row = program.load(bench.input("of_row", of_rows_of(rows)), DType::F32, at(&[1, 0]));
+    let quotient = program.push(InstrKind::Binary(Binary::Div, score, of_row), DType::F32);
+    let floor = program.push(InstrKind::Unary(Unary::Floor, quotient), DType::F32);
+    let value = program.push(InstrKind::Cast(floor), DType::BF16);
+    let buffer = bench.output("c", DType::F32, &[rows, width]);
+    let consumer = Consumer {
+        value,
+        along: Direction::Columns,
+        p: vec![width],
+        with: load(b, &of_columns),
+        dtype: DType::F32,
+        buffer,
+        index: of_rows,
+    };
+    let (products, consumers) = (vec![product], vec![consumer]);
+    let form = Form::Contraction(Contraction { products, consumers, band: None, inside: vec![] });
+    let domain = Domain { axes: vec![rows, columns], outer: 0, rows: 1 };
+    bench.kernel(form, domain, program.region, program.stores);
+    let cases = [case("quotients".into(), bench, 1e-5)];
+    let mut renderer = Renderer::new(Options::default());
+    renderer.program(&cases[0].plan).expect("renders");
+    let text = &renderer.functions()[0].text;
+    assert!(text.contains("Strip") && !text.contains("reciprocal("), "{text}");
+    check(&cases, &Options::default());
+}
+
+/// Divisors of some of the scores.
+fn of_rows_of(rows: usize) -> Tensor {
+    let numbers: Vec<_> = (0..rows).map(|row| (row % 16).max(1) as f64 * 5.0).collect();
+    Tensor::from_f64(&TensorType::new(DType::F32, [rows]), &numbers)
+}
+
 /// What a sweep computes again is what costs most: forward takes one sweep, the gradient of Q two, those of K and V one.
 #[test]
 fn forward_takes_one_sweep() {
