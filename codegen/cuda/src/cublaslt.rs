@@ -165,11 +165,16 @@ impl Prepared {
     ///
     /// # Safety
     /// A, B and D are the addresses of matrices as the product describes them, and the workspace has the algorithm's bytes.
-    pub(super) unsafe fn start(&self, [a, b, d]: [u64; 3], workspace: u64) -> Result<(), CudaError> {
+    pub(super) unsafe fn start(
+        &self,
+        device: &Device,
+        [a, b, d]: [u64; 3],
+        workspace: u64,
+    ) -> Result<(), CudaError> {
         let Description { library, operation, layouts } = &self.description;
         let (one, zero) = (1.0_f32, 0.0_f32);
         let scale = |number: &f32| std::ptr::from_ref(number).cast::<c_void>();
-        library.device.enter()?;
+        device.enter()?;
         // SAFETY: the caller's promise; the scales are read before the call returns.
         let started = unsafe {
             result::matmul(
@@ -188,7 +193,7 @@ impl Prepared {
                 &self.algorithm,
                 workspace as *mut c_void,
                 self.workspace,
-                library.device.stream.cu_stream().cast(),
+                device.stream.cu_stream().cast(),
             )
         };
         started.map_err(failed("multiplying matrices"))

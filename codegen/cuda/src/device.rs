@@ -8,8 +8,8 @@ use super::nccl::Nccl;
 use super::nvrtc::version;
 use super::{Options, has_warpgroups};
 use cudarc::driver::{
-    CudaContext, CudaEvent, CudaFunction, CudaSlice, CudaStream, DevicePtr, DriverError, LaunchConfig,
-    PushKernelArg, result, sys,
+    CudaContext, CudaEvent, CudaFunction, CudaGraph, CudaSlice, CudaStream, DevicePtr, DriverError,
+    LaunchConfig, PushKernelArg, result, sys,
 };
 use cudarc::nvrtc::Ptx;
 use kernfusion_codegen::{CodegenError, Communicator, DeviceAllocator, States};
@@ -83,6 +83,26 @@ impl Device {
             Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NO_DEVICE => Ok(0),
             Err(error) => Err(failed("looking for devices")(error)),
         }
+    }
+
+    /// The same one, with a stream of its own: what other threads put into the device's stream meanwhile is no part of what it records.
+    ///
+    /// # Errors
+    /// The driver reports one.
+    pub(super) fn aside(&self) -> Result<Self, CudaError> {
+        let stream = self.context.new_stream().map_err(failed("making a stream"))?;
+        Ok(Device { stream, ..self.clone() })
+    }
+
+    /// Starts a graph behind what runs there.
+    ///
+    /// # Safety
+    /// The graph's functions, and the memory of their arguments, are there until it is done.
+    pub(super) unsafe fn start(&self, graph: &CudaGraph) -> Result<(), CudaError> {
+        self.enter()?;
+        // SAFETY: the graph lives, and the caller's promise.
+        unsafe { result::graph::launch(graph.cu_graph_exec(), self.stream.cu_stream()) }
+            .map_err(failed("running the program"))
     }
 
     /// Its way to the devices of the other ranks. All ranks have to ask for it in the same order, and the first time they find each other.

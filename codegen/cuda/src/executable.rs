@@ -64,7 +64,7 @@ struct LoadedPlan {
 struct CapturedGraph(CudaGraph);
 
 // SAFETY: the driver wants calls about a graph one after another, from whichever threads, and nothing else has this one's handles. The
-// context is bound to the thread before each call: `launch` does it, and where the graph ends, the executable's `drop` has.
+// context is bound to the thread before each call: `Device::start` does it, and where the graph ends, the executable's `drop` has.
 unsafe impl Send for CapturedGraph {}
 
 /// Temporaries in memory of their own.
@@ -230,7 +230,7 @@ impl CudaExecutable {
     fn start_timed(&self, part: usize, times: &mut [Duration]) -> Result<(), CodegenError> {
         let mut launches = vec![];
         let mut events = vec![self.device.event()?];
-        self.launch_each(part, &mut |executable, at| {
+        self.launch_each(&self.device, part, &mut |executable, at| {
             launches.push(executable.plans[part].steps.steps[at].kernels().to_vec());
             events.push(executable.device.event()?);
             Ok(())
@@ -265,7 +265,7 @@ impl CudaExecutable {
             over.try_for_each(|(kernel, _)| see(&Moment { plan: part, kernel, look: &look }))
         };
         see_those_that_end(0)?;
-        self.launch_each(part, &mut |_, at| see_those_that_end(at + 1))
+        self.launch_each(&self.device, part, &mut |_, at| see_those_that_end(at + 1))
     }
 
     /// The memory in which a buffer of a part lies, and its first byte there.
@@ -299,13 +299,14 @@ impl CudaExecutable {
     fn start(&mut self, part: usize) -> Result<(), CodegenError> {
         let of = &self.plans[part];
         if self.device.waits_for_each || of.fresh.is_some() || of.steps.exchanges() {
-            return self.launch_all(part);
+            return self.launch_all(&self.device, part);
         }
         if self.plans[part].graph.is_none() {
             self.plans[part].graph = self.capture(part)?;
         }
         match &self.plans[part].graph {
-            Some(CapturedGraph(graph)) => Ok(graph.launch().map_err(failed("running the program"))?),
+            // SAFETY: the executable has the code and the memory, and waits for its runs before they go.
+            Some(CapturedGraph(graph)) => Ok(unsafe { self.device.start(graph) }?),
             None => Ok(()),
         }
     }
@@ -375,24 +376,26 @@ impl CudaExecutable {
         Ok(start + outputs.bytes)
     }
 
-    /// All launches of a part as a graph.
+    /// All launches of a part as a graph, recorded aside, as other programs of the device may be under way in other threads.
     fn capture(&self, part: usize) -> Result<Option<CapturedGraph>, CodegenError> {
-        let stream = &self.device.stream;
+        let aside = self.device.aside()?;
+        let stream = &aside.stream;
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         stream.begin_capture(mode).map_err(failed("capturing the program"))?;
-        let launched = self.launch_all(part);
+        let launched = self.launch_all(&aside, part);
         let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0));
         launched?;
         Ok(graph.map_err(failed("capturing the program"))?.map(CapturedGraph))
     }
 
-    fn launch_all(&self, part: usize) -> Result<(), CodegenError> {
-        self.launch_each(part, &mut |_, _| Ok(()))
+    fn launch_all(&self, device: &Device, part: usize) -> Result<(), CodegenError> {
+        self.launch_each(device, part, &mut |_, _| Ok(()))
     }
 
-    /// Starts the steps of a part, with what eager mode allocates before and frees after each; `then` is called in between.
+    /// Starts the steps of a part on the device's stream, or on one aside, with what eager mode allocates before and frees after each; `then` is called in between.
     fn launch_each(
         &self,
+        device: &Device,
         part: usize,
         then: &mut dyn FnMut(&Self, usize) -> Result<(), CodegenError>,
     ) -> Result<(), CodegenError> {
@@ -405,7 +408,7 @@ impl CudaExecutable {
                     fresh.memory.borrow_mut().insert(buffer, memory);
                 }
             }
-            self.step(part, at)?;
+            self.step(device, part, at)?;
             then(self, at)?;
             if let Some(fresh) = &of.fresh {
                 fresh.lives[at].1.iter().for_each(|buffer| _ = fresh.memory.borrow_mut().remove(buffer));
@@ -414,7 +417,7 @@ impl CudaExecutable {
         Ok(())
     }
 
-    fn step(&self, part: usize, at: usize) -> Result<(), CudaError> {
+    fn step(&self, device: &Device, part: usize, at: usize) -> Result<(), CudaError> {
         let of = &self.plans[part];
         let spot = |spot: BufferOffset| self.address_of(part, spot.buffer) + spot.offset as u64;
         let argument = |argument: Argument| match argument {
@@ -423,29 +426,29 @@ impl CudaExecutable {
         };
         match &of.steps.steps[at] {
             // SAFETY: the buffer has that many bytes at its address.
-            StreamOp::Clear { at, bytes, .. } => unsafe { self.device.clear(spot(*at), *bytes) },
+            StreamOp::Clear { at, bytes, .. } => unsafe { device.clear(spot(*at), *bytes) },
             StreamOp::Copy { transfer: Transfer { from, to, bytes }, .. } => {
                 // SAFETY: both have that many bytes and do not overlap.
-                unsafe { self.device.copy(spot(*to), spot(*from), *bytes) }
+                unsafe { device.copy(spot(*to), spot(*from), *bytes) }
             }
             // SAFETY: the function was rendered for these arguments, whose memory the plan has laid out.
-            StreamOp::Launch(launch) => unsafe { of.code.launch(launch, &argument) },
+            StreamOp::Launch(launch) => unsafe { of.code.launch(device, launch, &argument) },
             // SAFETY: the product describes these arguments, and the scratch has the workspace.
-            StreamOp::Product(product) => unsafe { of.code.multiply(product, &argument) },
+            StreamOp::Product(product) => unsafe { of.code.multiply(device, product, &argument) },
             &StreamOp::Exchange { from, bytes, part, to, stride, .. } => {
                 // SAFETY: the plan has laid out the buffer and room for the parts.
                 unsafe { self.nccl().exchange((spot(from), bytes), part, (spot(to), stride)) }?;
-                self.device.settle("an exchange by NCCL")
+                device.settle("an exchange by NCCL")
             }
             &StreamOp::Gather { at, bytes, part, .. } => {
                 // SAFETY: the plan has laid out the buffer.
                 unsafe { self.nccl().gather(spot(at), bytes, part) }?;
-                self.device.settle("an exchange by NCCL")
+                device.settle("an exchange by NCCL")
             }
             &StreamOp::Sum { from, to, count, dtype, is_whole, .. } => {
                 // SAFETY: the plan has laid out both buffers.
                 unsafe { self.nccl().sum(spot(from), spot(to), (count, dtype), is_whole) }?;
-                self.device.settle("an exchange by NCCL")
+                device.settle("an exchange by NCCL")
             }
         }
     }

@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 /// What the steps of a program run.
 pub(super) struct Loaded {
-    device: Device,
     /// Those that are launched, by their numbers in the renderer.
     functions: BTreeMap<usize, Code>,
     products: HashMap<(MatrixProduct, Algorithm), Prepared>,
@@ -40,35 +39,37 @@ impl Loaded {
                 place.insert(library.ok_or(CudaError::NoLibrary)?.prepare(&step.product, step.algorithm)?);
             }
         }
-        Ok(Loaded { device: device.clone(), functions, products })
+        Ok(Loaded { functions, products })
     }
 
-    /// Starts a launch behind what runs there.
+    /// Starts a launch behind what runs on the device.
     ///
     /// # Safety
     /// The arguments are addresses of what the function was rendered for.
     pub(super) unsafe fn launch(
         &self,
+        device: &Device,
         launch: &Launch,
         address: &dyn Fn(Argument) -> u64,
     ) -> Result<(), CudaError> {
         let addresses: Vec<u64> = launch.arguments.iter().map(|argument| address(*argument)).collect();
         // SAFETY: the caller's promise.
-        unsafe { self.device.launch(&self.functions[&launch.function], launch.grid, &addresses) }
+        unsafe { device.launch(&self.functions[&launch.function], launch.grid, &addresses) }
     }
 
-    /// Starts a library's product behind what runs there.
+    /// Starts a library's product behind what runs on the device.
     ///
     /// # Safety
     /// The arguments are addresses of matrices as the product describes them, and of the algorithm's workspace.
     pub(super) unsafe fn multiply(
         &self,
+        device: &Device,
         step: &LibraryProduct,
         address: &dyn Fn(Argument) -> u64,
     ) -> Result<(), CudaError> {
         let prepared = &self.products[&(step.product, step.algorithm)];
         // SAFETY: the caller's promise.
-        unsafe { prepared.start(step.arguments.map(address), address(step.workspace)) }?;
-        self.device.settle("a product by cublasLt")
+        unsafe { prepared.start(device, step.arguments.map(address), address(step.workspace)) }?;
+        device.settle("a product by cublasLt")
     }
 }

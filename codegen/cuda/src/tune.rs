@@ -174,9 +174,9 @@ impl Tuner<'_> {
                 | StreamOp::Gather { .. }
                 | StreamOp::Sum { .. } => Ok(()),
                 // SAFETY: the function was rendered for buffers of these sizes.
-                StreamOp::Launch(launch) => unsafe { code.launch(launch, &address) },
+                StreamOp::Launch(launch) => unsafe { code.launch(self.device, launch, &address) },
                 // SAFETY: the product is one of buffers of these sizes.
-                StreamOp::Product(product) => unsafe { code.multiply(product, &address) },
+                StreamOp::Product(product) => unsafe { code.multiply(self.device, product, &address) },
             })
         };
         let mut best = f64::INFINITY;

@@ -16,6 +16,7 @@ use kernfusion_ir::{
 };
 use kernfusion_passes::fuse::{Fusion, any_kernel, fuse};
 use kernfusion_passes::plan::plan;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use support::{Bench, Program, at};
 use tempfile::TempDir;
@@ -207,6 +208,53 @@ fn programs_may_go_while_others_stay() {
         let outputs = kept.run(&[("x", &numbers(1.0))]).unwrap();
         assert_eq!(outputs.get("y"), Ok(&numbers(f32::from(2 * run))));
     }
+}
+
+/// Programs of one device are recorded while another thread uses its stream, which is no part of them.
+#[test]
+fn graphs_record_one_program_alone() {
+    const KERNELS: usize = 2000;
+    let Some(device) = device() else { return };
+    let mut bench = Bench::default();
+    let mut from = bench.input("x", numbers(1.0));
+    for number in 1..=KERNELS {
+        let ty = TensorType::new(DType::F32, [COUNT]);
+        let to = match number {
+            KERNELS => bench.output("y", DType::F32, &[COUNT]),
+            _ => bench.buffer(&format!("between{number}"), ty, BufferRole::Temporary),
+        };
+        let mut p = Program::default();
+        let value = p.load(from, DType::F32, at(&[1]));
+        let one = p.constant(1.0, DType::F32);
+        let more = p.push(InstrKind::Binary(Binary::Add, value, one), DType::F32);
+        p.store(more, to, at(&[1]));
+        bench.kernel(Form::Map, Domain::flat([COUNT]), p.region, p.stores);
+        from = to;
+    }
+    let plan = bench.plan();
+    let (folder, is_over) = (TempDir::new().unwrap(), AtomicBool::new(false));
+    let first_run = || {
+        let (program, options) =
+            (ProgramPlan::whole(plan.clone()), Options { groups: false, ..Options::default() });
+        let (states, cache) = (device.states(), Cache::at(folder.path()));
+        let mut program =
+            CudaExecutable::compile(program, &states, &device, options, Temporaries::Arena, &cache)?;
+        Ok::<_, CodegenError>(program.run(&[("x", &numbers(1.0))])?.get("y").cloned())
+    };
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let (device, is_over) = (device.clone(), &is_over);
+        scope.spawn(move || {
+            while !is_over.load(Ordering::Relaxed) {
+                drop(device.memory(1000));
+            }
+        });
+        let results = (0..4).map(|_| first_run()).collect();
+        is_over.store(true, Ordering::Relaxed);
+        results
+    });
+    let expected: Vec<_> = (0..COUNT + KERNELS).skip(KERNELS).map(|number| number as f32).collect();
+    let expected = Tensor::new([COUNT], expected);
+    assert_eq!(results, vec![Ok(Ok(expected)); 4]);
 }
 
 #[test]

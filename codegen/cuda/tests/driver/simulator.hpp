@@ -215,6 +215,10 @@ struct Device {
     if (broken != SUCCESS) return broken;
     if (stream.is_blocking && &stream != &legacy) finish(legacy);
     if (stream.capture) {
+      if (stream.capture->recorder != std::this_thread::get_id()) {
+        complain("a graph records what another thread does");
+        stream.is_invalidated = true;
+      }
       stream.capture->operations.push_back(std::move(operation));
       return SUCCESS;
     }
