@@ -72,6 +72,16 @@ pub(crate) fn grouped(number: u64) -> String {
     text
 }
 
+/// A number of things, such as 1 thread, 2 threads and 2 classes.
+pub(crate) fn counted(number: usize, thing: &str) -> String {
+    let end = match number {
+        1 => "",
+        _ if thing.ends_with('s') || thing.ends_with("ch") => "es",
+        _ => "s",
+    };
+    format!("{} {thing}{end}", grouped(number as u64))
+}
+
 /// Bytes in MiB.
 pub(crate) fn mib(bytes: usize) -> f64 {
     bytes as f64 / f64::from(1 << 20)

@@ -6,7 +6,7 @@ use crate::common::destination::write_derived;
 use crate::common::error::CliError;
 use crate::common::machine;
 use crate::common::model::{MemoryArgs, ModelArgs, TargetArgs, WeightsArgs, Work};
-use crate::common::screen::{Screen, grouped, mib, progress};
+use crate::common::screen::{Screen, counted, grouped, mib, progress};
 use crate::common::subject::{ProgramArgs, Subject};
 use crate::common::workload::{Batches, Workload, median};
 use crate::report::{Measurements, bench_page};
@@ -242,7 +242,10 @@ fn table(rows: &[Row], target: &Target, screen: &mut Screen) {
     let machine: Value = machine::describe(target);
     let Row { preset, work, dtype, steps, .. } = &rows[0];
     let (place, cpu) = (machine::place(target), machine["cpu"].as_str().unwrap_or("unknown processor"));
-    screen.line(format!("{preset} {work}, {dtype} products, medians of {steps} steps, {place}, {cpu}"));
+    screen.line(format!(
+        "{preset} {work}, {dtype} products, medians of {}, {place}, {cpu}",
+        counted(*steps as usize, "step")
+    ));
     screen.line(format!(
         "{:<9} {:>10} {:>10} {:>9} {:>6} {:>9} {:>7} {:>10} {:>9} {:>9}  loss first, last",
         "mode",

@@ -8,6 +8,10 @@ const HEIGHT: f64 = 24.0;
 const GAP: f64 = 10.0;
 /// Where bars begin and the longest one ends: names stand on the left, figures on the right.
 const SPAN: [f64; 2] = [250.0, 650.0];
+/// Where bars begin at most, for long names.
+const LAST_START: f64 = 450.0;
+/// Of a letter, about.
+const LETTER: f64 = 6.6;
 
 /// A bar.
 pub(super) struct Bar {
@@ -24,7 +28,9 @@ pub(super) struct Bar {
 pub(super) fn bars(title: &str, note: &str, bars: &[Bar], text: impl Fn(f64) -> String) -> String {
     let ends = bars.iter().flat_map(|bar| bar.value.into_iter().chain(bar.spread.map(|[_, high]| high)));
     let longest = ends.filter(|x| x.is_finite()).fold(0.0, f64::max).max(f64::MIN_POSITIVE);
-    let x = |value: f64| SPAN[0] + (SPAN[1] - SPAN[0]) * value / longest;
+    let letters = bars.iter().map(|bar| bar.name.chars().count()).max().unwrap_or(0);
+    let start = (20.0 + LETTER * letters as f64).clamp(SPAN[0], LAST_START);
+    let x = |value: f64| start + (SPAN[1] - start) * value / longest;
     let (title, height) = (escaped(title), bars.len() as f64 * (HEIGHT + GAP) + GAP);
     let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\">\n");
     for (number, bar) in bars.iter().enumerate() {
@@ -38,9 +44,9 @@ pub(super) fn bars(title: &str, note: &str, bars: &[Bar], text: impl Fn(f64) -> 
                 escaped(text)
             );
         };
-        label("end", SPAN[0] - 10.0, &bar.name);
+        label("end", start - 10.0, &bar.name);
         let Some(value) = bar.value.filter(|value| value.is_finite()) else {
-            label("", SPAN[0] + 8.0, "not measured");
+            label("", start + 8.0, "not measured");
             continue;
         };
         let end = bar.spread.map_or(value, |[_, high]| high.max(value));
@@ -49,8 +55,8 @@ pub(super) fn bars(title: &str, note: &str, bars: &[Bar], text: impl Fn(f64) -> 
             svg,
             "<rect class=\"bar {}\" x=\"{:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{HEIGHT}\" rx=\"2\"/>",
             bar.class,
-            SPAN[0],
-            x(value) - SPAN[0]
+            start,
+            x(value) - start
         );
         if let Some([low, high]) = bar.spread.filter(|[low, high]| low < high) {
             let (low, high) = (x(low), x(high));
@@ -62,7 +68,7 @@ pub(super) fn bars(title: &str, note: &str, bars: &[Bar], text: impl Fn(f64) -> 
             );
         }
     }
-    let _ = writeln!(svg, "<path class=\"axis\" d=\"M{:.1} {:.1}V{height:.1}\"/>", SPAN[0], GAP / 2.0);
+    let _ = writeln!(svg, "<path class=\"axis\" d=\"M{:.1} {:.1}V{height:.1}\"/>", start, GAP / 2.0);
     let note = escaped(note);
     format!(
         "<figure>\n<figcaption>{title}</figcaption>\n<div class=\"legend\">{note}</div>\n{svg}</svg>\n</figure>\n"

@@ -4,12 +4,13 @@ use super::bars::{Bar, bars};
 use super::description::memory;
 use super::page::{page, section, table};
 use super::plot::{grouped, median, number};
+use crate::common::screen::counted;
 use kernfusion_lm::jsonl::RowsError;
 use kernfusion_lm::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A file of `bench --json`, or of a peer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -19,6 +20,9 @@ pub struct Measurements {
     pub machine: Value,
     /// One for each mode.
     pub results: Vec<Measurement>,
+    /// The file that they were read from; none: they are of this run.
+    #[serde(skip)]
+    pub source: Option<PathBuf>,
 }
 
 /// What was measured of one mode; what a file leaves out was not measured.
@@ -49,8 +53,9 @@ pub struct Measurement {
     /// The slowest step.
     #[serde(default)]
     pub slowest_step_s: Option<f64>,
-    /// Tokens of a step by its median time.
-    pub tokens_per_s: f64,
+    /// Tokens of a step by its median time; a program of a file does not say what tokens are.
+    #[serde(default)]
+    pub tokens_per_s: Option<f64>,
     /// Bytes that kernels read and write in a step.
     #[serde(default)]
     pub bytes_moved_mib: Option<f64>,
@@ -78,13 +83,13 @@ impl Measurements {
         let all: Self = serde_json::from_str(&text).map_err(invalid)?;
         match all.results.is_empty() {
             true => Err(Error::Configuration(format!("{} has no results", path.display()))),
-            false => Ok(all),
+            false => Ok(Measurements { source: Some(path.into()), ..all }),
         }
     }
 }
 
-/// A page with bars of time, memory and bytes. Our measurement comes first; the same mode in several files, rounds of a
-/// comparison, is one bar.
+/// A page with bars of time, memory and bytes. Our measurement comes first. What a peer took for the same work in several files, rounds of
+/// a comparison, is one bar; our own results of a file are never taken for those of this run.
 pub fn bench_page(all: &[Measurements]) -> String {
     let groups = groups(all);
     let first = &groups[0].rows[0];
@@ -126,49 +131,97 @@ fn figure(
     bars(title, note, &groups.iter().map(bar).collect::<Vec<_>>(), text)
 }
 
-/// The rows of one mode, number type and allocator.
+/// The rows of one mode and one work, in one number type and with one allocator.
 struct Group<'a> {
     rows: Vec<&'a Measurement>,
     ours: bool,
-    /// Whether names must say type and allocator to be told apart.
-    full: bool,
+    /// Of our own results, the file that they are of; none: they are of this run.
+    source: Option<&'a Path>,
+    /// What names must say to be told apart.
+    more: Vec<String>,
 }
 
 fn groups(all: &[Measurements]) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
-    let key =
-        |row: &Measurement| (row.mode.clone(), row.dtype.clone(), row.allocator.clone(), row.device.clone());
-    for row in all.iter().flat_map(|file| &file.results) {
-        match groups.iter_mut().find(|group| key(group.rows[0]) == key(row)) {
+    let rows = all.iter().flat_map(|file| file.results.iter().map(|row| (file.source.as_deref(), row)));
+    for (source, row) in rows {
+        let ours = is_ours(&row.mode);
+        let source = source.filter(|_| ours);
+        match groups.iter_mut().find(|group| group.source == source && is_round(group.rows[0], row)) {
             Some(group) => group.rows.push(row),
-            None => groups.push(Group { rows: vec![row], ours: is_ours(&row.mode), full: false }),
+            None => groups.push(Group { rows: vec![row], ours, source, more: vec![] }),
         }
     }
-    let types: BTreeSet<_> = groups.iter().map(|group| &group.rows[0].dtype).collect();
-    let allocators: BTreeSet<_> =
-        groups.iter().filter_map(|group| group.rows[0].allocator.as_ref()).collect();
-    let full = types.len() > 1 || allocators.len() > 1;
-    groups.iter_mut().for_each(|group| group.full = full);
+    let names = told_apart(&groups);
+    groups.iter_mut().zip(names).for_each(|(group, more)| group.more = more);
     groups
+}
+
+/// Whether two rows are rounds of one measurement.
+fn is_round(a: &Measurement, b: &Measurement) -> bool {
+    let key = |row: &Measurement| {
+        let Measurement { mode, preset, work, dtype, allocator, device, threads, .. } = row.clone();
+        (mode, preset, work, dtype, allocator, device, threads)
+    };
+    // The product of two rounded figures is only nearly whole.
+    let is_near = match (a.tokens(), b.tokens()) {
+        (Some(a), Some(b)) => (a - b).abs() <= 1e-3 * a.abs().max(b.abs()),
+        (a, b) => a.is_none() == b.is_none(),
+    };
+    key(a) == key(b) && is_near
+}
+
+/// For each group what differs between groups, so that no two of them have the same name.
+fn told_apart(groups: &[Group<'_>]) -> Vec<Vec<String>> {
+    let source = |group: &Group<'_>| {
+        let path = group.source?;
+        let mut others = groups.iter().filter_map(|other| other.source).filter(|other| *other != path);
+        let is_alone = others.all(|other| other.file_name() != path.file_name());
+        let name = if is_alone { Path::new(path.file_name()?) } else { path };
+        Some(name.display().to_string())
+    };
+    let allocator = |row: &Measurement| row.allocator.clone().filter(|name| name != "default");
+    // Products and the allocator are said together.
+    let kinds: BTreeSet<_> =
+        groups.iter().map(|group| (&group.rows[0].dtype, &group.rows[0].allocator)).collect();
+    let differing = |text: &dyn Fn(&Measurement) -> Option<String>| -> Vec<Option<String>> {
+        let texts: Vec<_> = groups.iter().map(|group| text(group.rows[0])).collect();
+        let is_one = texts.windows(2).all(|pair| pair[0] == pair[1]);
+        if is_one { vec![None; texts.len()] } else { texts }
+    };
+    let columns = [
+        groups.iter().map(source).collect(),
+        differing(&|row| Some(row.preset.clone())),
+        differing(&|row| Some(row.work.clone())),
+        differing(&|row| Some(row.dtype.clone()).filter(|_| kinds.len() > 1)),
+        differing(&allocator),
+        differing(&|row| Some(row.device.clone()).filter(|name| !name.is_empty())),
+        differing(&|row| (row.threads > 0).then(|| counted(row.threads, "thread"))),
+        differing(&|row| row.tokens().map(|tokens| format!("{} tokens", grouped(tokens.round())))),
+    ];
+    (0..groups.len()).map(|at| columns.iter().filter_map(|column| column[at].clone()).collect()).collect()
 }
 
 fn is_ours(mode: &str) -> bool {
     matches!(mode, "compiled" | "eager")
 }
 
+impl Measurement {
+    /// Of a step.
+    fn tokens(&self) -> Option<f64> {
+        self.tokens_per_s.map(|rate| rate * self.median_step_s)
+    }
+}
+
 impl Group<'_> {
     fn name(&self) -> String {
-        let Measurement { mode, dtype, allocator, .. } = self.rows[0];
+        let mode = &self.rows[0].mode;
         let name = if self.ours { format!("Kernfusion, {mode}") } else { mode.replace('-', " ") };
-        let kind = [Some(dtype.as_str()), allocator.as_deref().filter(|it| *it != "default")];
-        match self.full {
-            true => format!("{name}, {}", kind.into_iter().flatten().collect::<Vec<_>>().join(", ")),
-            false => name,
-        }
+        std::iter::once(&name).chain(&self.more).cloned().collect::<Vec<_>>().join(", ")
     }
 
     fn class(&self) -> &'static str {
-        match (self.ours, self.rows[0].mode.as_str()) {
+        match (self.ours && self.source.is_none(), self.rows[0].mode.as_str()) {
             (true, "compiled") => "ours",
             (true, _) => "faint",
             (false, _) => "reference",
@@ -205,7 +258,7 @@ impl Group<'_> {
 
 fn where_measured(machine: &Value, row: &Measurement) -> String {
     let part = |name: &str| machine[name].as_str().map(String::from);
-    let threads = (row.threads > 0 && machine["gpu"].is_null()).then(|| format!("{} threads", row.threads));
+    let threads = (row.threads > 0 && machine["gpu"].is_null()).then(|| counted(row.threads, "thread"));
     let memory = part("memory").map(|text| format!("{} of memory", memory(&text)));
     let parts =
         [part("gpu"), part("cpu"), threads, memory, part("os"), Some(format!("{} products", row.dtype))];
@@ -226,9 +279,8 @@ fn warnings(all: &[Measurements], groups: &[Group<'_>]) -> Vec<String> {
         different("work", &|row| row.work.clone()),
         different("device", &|row| row.device.clone()),
         different("number of threads", &|row| row.threads.to_string()),
-        // The product of two rounded figures is only nearly whole.
         different("number of tokens in a step", &|row| {
-            grouped((row.tokens_per_s * row.median_step_s).round())
+            row.tokens().map_or_else(String::new, |tokens| grouped(tokens.round()))
         }),
     ]
     .into_iter()
@@ -252,7 +304,7 @@ fn figures_table(groups: &[Group<'_>]) -> String {
             group.name(),
             seconds(group.seconds()),
             if low < high { format!("{} – {}", seconds(low), seconds(high)) } else { "–".into() },
-            number(group.median(|row| Some(row.tokens_per_s)).unwrap_or(0.0).round()),
+            shown(group.median(|row| row.tokens_per_s), &|rate| number(rate.round())),
             format!("{:.2} ×", group.seconds() / base),
             shown(group.peak(), &mib),
             shown(group.moved(), &mib),
@@ -350,10 +402,49 @@ mod tests {
         for part in [
             "Not the same model: thesis, tiny.",
             "threads: 2, 4.",
-            "torch eager, bf16",
-            "Kernfusion, compiled, f32",
+            "torch eager, thesis, bf16, 4 threads",
+            "Kernfusion, compiled, tiny, f32, 2 threads",
         ] {
             assert!(page.contains(part), "{part}: {page}");
         }
+    }
+
+    #[test]
+    fn results_of_other_work_are_not_averaged() {
+        let names = |files: &[Measurements]| groups(files).iter().map(Group::name).collect::<Vec<_>>();
+        let ours = file("compiled", 0.5, json!({}));
+        for (more, name) in [
+            (json!({"preset": "thesis"}), "thesis"),
+            (json!({"work": "decode"}), "decode"),
+            (json!({"threads": 1}), "1 thread"),
+            (json!({"tokens_per_s": 50.0}), "50 tokens"),
+        ] {
+            let names = names(&[ours.clone(), file("compiled", 1.0, more)]);
+            assert_eq!(names.len(), 2, "{names:?}");
+            assert_eq!(names[1], format!("Kernfusion, compiled, {name}"));
+        }
+        let rounded = file("compiled", 1.0, json!({"tokens_per_s": 100.04}));
+        assert_eq!(names(&[ours.clone(), rounded]), ["Kernfusion, compiled"]);
+        let unknown = file("compiled", 1.0, json!({"tokens_per_s": null}));
+        assert_eq!(names(&[unknown.clone(), unknown.clone()]), ["Kernfusion, compiled"]);
+        assert!(bench_page(&[unknown]).contains("<td>–</td>"));
+    }
+
+    #[test]
+    fn our_results_of_files_are_bars_of_their_own() {
+        let of =
+            |mode: &str, path: &str| Measurements { source: Some(path.into()), ..file(mode, 1.0, json!({})) };
+        let ours = file("compiled", 0.5, json!({}));
+        let files =
+            [of("compiled", "a/old.json"), of("torch-eager", "b/1.json"), of("torch-eager", "b/2.json")];
+        let all = [vec![ours.clone()], files.to_vec()].concat();
+        let all = groups(&all);
+        let names: Vec<_> = all.iter().map(Group::name).collect();
+        assert_eq!(names, ["Kernfusion, compiled", "Kernfusion, compiled, old.json", "torch eager"]);
+        assert_eq!((all[0].class(), all[0].seconds(), all[1].class()), ("ours", 0.5, "reference"));
+        assert_eq!(all[2].rows.len(), 2);
+        let all = [ours, of("compiled", "a/old.json"), of("compiled", "b/old.json")];
+        let names: Vec<_> = groups(&all).iter().map(Group::name).collect();
+        assert_eq!(names[1..], ["Kernfusion, compiled, a/old.json", "Kernfusion, compiled, b/old.json"]);
     }
 }
