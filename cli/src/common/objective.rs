@@ -2,6 +2,8 @@
 
 use crate::common::error::CliError;
 use crate::common::imported::ImportedModel;
+use crate::common::screen::counted;
+use kernfusion::HostTensor;
 use kernfusion::loss::{cross_entropy, mse};
 use kernfusion::nn::{Lora, is_adapter};
 use kernfusion::optim::{Optimizer, TrainStep};
@@ -58,6 +60,24 @@ impl Loss {
         }
     }
 
+    /// Refuses a target with numbers that are no classes of a model's first output: for a cross-entropy each leaves a loss that means
+    /// nothing.
+    pub(crate) fn check(self, model: &ImportedModel, target: Option<&HostTensor>) -> Result<(), String> {
+        let (Loss::CrossEntropy, Some(target)) = (self, target.and_then(HostTensor::as_i32)) else {
+            return Ok(());
+        };
+        let graph = &model.program.graph;
+        let output = graph.outputs().iter().find(|output| !output.updates_state);
+        let classes = output.and_then(|output| graph[output.value].ty.shape.last().copied()).unwrap_or(0);
+        let is_class = |number: i32| usize::try_from(number).is_ok_and(|number| number < classes);
+        let Some(number) = target.iter().find(|number| !is_class(**number)) else { return Ok(()) };
+        let last = classes.saturating_sub(1);
+        Err(format!(
+            "\"{TARGET}\" has {number}, and the model has {}, 0 to {last}",
+            counted(classes, "class")
+        ))
+    }
+
     /// The step that makes this loss of a model small. The data inputs of its program are the model's and, if there is one, [`TARGET`], whose
     /// type follows from the first output unless it is given. With `lora` adapters of its matrices are trained, and nothing else.
     ///
@@ -84,7 +104,8 @@ impl Loss {
         }
         let number = if let Loss::Output(number) = self { number } else { 0 };
         let Some(output) = outputs.get(number) else {
-            let reason = format!("--loss output:{number}: the model has {} outputs", outputs.len());
+            let reason =
+                format!("--loss output:{number}: the model has {}", counted(outputs.len(), "output"));
             return Err(CliError::Usage(reason));
         };
         let ty = output.ty();

@@ -4,7 +4,7 @@ use crate::Outcome;
 use crate::common::error::CliError;
 use crate::common::imported::{self, ExtentArgs};
 use crate::common::objective::{Loss, TARGET};
-use crate::common::screen::{Screen, grouped, progress};
+use crate::common::screen::{Screen, counted, grouped, progress};
 use crate::training::stop;
 use kernfusion::compile::{Target, Tensors};
 use kernfusion::nn::Lora;
@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 pub(crate) struct ArchiveArgs {
     /// Train a model from elsewhere instead of one of a preset: an archive of torch.export.save, an ONNX file, or the folder of an imported
     /// model. --data is then a file of tensors: for each input of the model one with an axis more in front, over which batches are taken in
-    /// turn, and so for "target"
+    /// turn, and so for "target", whose classes are numbers from 0 on
     #[arg(long = "program", value_name = "FILE.pt2|FILE.onnx|DIR", requires_all = ["data", "loss", "out"], conflicts_with_all = OF_PRESETS)]
     archive: Option<PathBuf>,
     /// With --program: what becomes small, the cross-entropy or the mean square of the first output and "target", or output N, a scalar
@@ -94,6 +94,7 @@ impl ArchiveArgs {
             return Err(content(format!("the tensor \"{TARGET}\" is missing, which --loss compares with")));
         }
         let step = loss.training_step(&model, target, (&run.optimizer, run.clip), run.lora.as_ref())?;
+        loss.check(&model, data.get(TARGET)).map_err(content)?;
         let graph = &step.program.graph;
         let scalars = step.scalars(0, 0.0, 0);
         let expected = graph.inputs().filter(|(_, name, role)| {
@@ -108,10 +109,10 @@ impl ArchiveArgs {
             session.states().set(&name, &value).map_err(kernfusion::Error::from)?;
         }
         screen.line(format!(
-            "model: {} parameters in {}; {} batches",
+            "model: {} parameters in {}; {}",
             grouped(model.program.parameter_count() as u64),
             path.display(),
-            batches.len()
+            counted(batches.len(), "batch")
         ));
         let (stop, bar) = (stop::upon_signals()?, progress(run.steps, "{pos}/{len} steps, {eta} left"));
         let every = run.steps.div_ceil(20);
@@ -172,7 +173,8 @@ fn batches(data: &Tensors, expected: &[(String, TensorType)]) -> Result<Vec<Batc
         let all = data.get(name).ok_or_else(|| format!("the tensor \"{name}\" is missing"))?;
         let found = all.ty();
         let count = match found.shape.split_first() {
-            Some((&count, rest)) if rest == ty.shape && found.dtype == ty.dtype && count > 0 => count,
+            Some((0, _)) => return Err(format!("\"{name}\" has no batches: it is {found}")),
+            Some((&count, rest)) if rest == ty.shape && found.dtype == ty.dtype => count,
             _ => {
                 return Err(format!(
                     "\"{name}\" is {found}, and batches are of {ty} with an axis more in front"

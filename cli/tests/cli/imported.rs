@@ -291,7 +291,11 @@ fn its_training_step_is_measured() {
     let inputs = [("input_ids", "input.0"), ("target", "target")]
         .map(|(name, of)| (name.to_string(), inputs[of].clone()));
     tensor_file::write(&work.path("step.safetensors"), &BTreeMap::from(inputs)).unwrap();
-    work.succeed(&format!("bench {step} --inputs step.safetensors --steps 2 --warmup 1 --json bench.json"));
+    work.succeed(&format!(
+        "bench {step} --inputs step.safetensors --steps 2 --warmup 1 --json bench.json --html bench.html"
+    ));
+    // A program does not say what tokens are.
+    assert!(std::fs::read_to_string(work.path("bench.html")).unwrap().contains("Kernfusion, compiled"));
     let measured: Value = serde_json::from_slice(&std::fs::read(work.path("bench.json")).unwrap()).unwrap();
     let losses = tensor_file::read(&fixture("gpt2.safetensors")).unwrap()["losses"].to_f64();
     for mode in 0..2 {
@@ -320,7 +324,7 @@ fn its_training_step_is_measured() {
             "bench --program gpt2 --loss output:0",
             "--loss output:0: it is f32[2,6,24], not a scalar of floats",
         ),
-        ("bench --program gpt2 --loss output:7", "--loss output:7: the model has 1 outputs"),
+        ("bench --program gpt2 --loss output:7", "--loss output:7: the model has 1 output"),
         ("bench --program nowhere --loss mse", "cannot read nowhere: No such file"),
         ("dump nowhere --loss mse --stage grad", "cannot read nowhere: No such file"),
         ("bench --loss mse", "--program"),
@@ -364,7 +368,7 @@ fn what_cannot_be_trained_says_why() {
     assert!(message.contains("batches.safetensors: the tensor \"target\" is missing"), "{message}");
     let message = train("--loss output:0");
     assert!(message.contains("--loss output:0: it is f32[2,6,24], not a scalar of floats"), "{message}");
-    assert!(train("--loss output:7").contains("the model has 1 outputs"));
+    assert!(train("--loss output:7").contains("the model has 1 output"));
     write_batches(&work, "gpt2", &[("input_ids", "target"), ("target", "losses")]);
     let message = train("--loss cross-entropy");
     assert!(message.contains("cross_entropy"), "{message}");
@@ -374,6 +378,21 @@ fn what_cannot_be_trained_says_why() {
     write_batches(&work, "gpt2", &[("input_ids", "losses"), ("target", "target")]);
     let message = train("--loss cross-entropy");
     assert!(message.contains("batches are of i32[2,6] with an axis more in front"), "{message}");
+    // The model has 24 tokens.
+    for (number, count, expected) in [
+        (-100, 1, "batches.safetensors: \"target\" has -100, and the model has 24 classes, 0 to 23"),
+        (24, 1, "batches.safetensors: \"target\" has 24, and the model has 24 classes"),
+        (0, 0, "\"input_ids\" has no batches: it is i32[0,2,6]"),
+    ] {
+        let tensor = |last: i32| {
+            let values: Vec<_> = (0..12 * count).map(|at| if at == 7 { last } else { 0 }).collect();
+            HostTensor::new([count, 2, 6], values)
+        };
+        let data = [("input_ids".to_string(), tensor(0)), ("target".to_string(), tensor(number))];
+        tensor_file::write(&work.path("batches.safetensors"), &BTreeMap::from(data)).unwrap();
+        let message = train("--loss cross-entropy");
+        assert!(message.contains(expected), "{message}");
+    }
     assert!(!work.path("x").exists());
     assert!(work.fail("train --dim x.0=3 --steps 1").contains("--dim is of an archive"));
 }
