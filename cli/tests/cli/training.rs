@@ -29,6 +29,10 @@ fn a_run_is_resumed_only_as_what_it_is() {
     assert!(message.contains("the text is the embedded text, not novel.txt"), "{message}");
     let out = work.succeed("train --resume run");
     assert!(out.contains("all 2 steps are done"), "{out}");
+    work.succeed_training("--steps 2 --data novel.txt");
+    work.write("novel.txt", "It was the worst of texts, it was the best of texts. ".repeat(20));
+    let message = work.fail("train --resume run");
+    assert!(message.ends_with("the text in novel.txt has changed since the run began"), "{message}");
 }
 
 #[test]

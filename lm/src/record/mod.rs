@@ -145,6 +145,21 @@ impl TextRecord {
         let sha256 = hash.iter().map(|byte| format!("{byte:02x}")).collect();
         TextRecord { name: corpus.name().into(), file, sha256 }
     }
+
+    /// How another text differs, if it does.
+    fn difference(&self, asked: &TextRecord) -> Option<String> {
+        let place = |text: &TextRecord| text.file.clone().unwrap_or_else(|| text.name.clone());
+        match self.sha256 != asked.sha256 {
+            true if place(self) == place(asked) => {
+                Some(format!("the text in {} has changed since the run began", self.name))
+            }
+            true if self.name == asked.name => {
+                Some(format!("the text is {}, not {}", place(self), place(asked)))
+            }
+            true => Some(format!("the text is {}, not {}", self.name, asked.name)),
+            false => None,
+        }
+    }
 }
 
 /// All that a run is made from. With the step and the tensors it is a checkpoint.
@@ -227,9 +242,7 @@ impl Record {
             fields
         });
         compare("", &settings[0], &settings[1], &mut differing);
-        if self.text.sha256 != asked.text.sha256 {
-            differing.push(format!("the text is {}, not {}", self.text.name, asked.text.name));
-        }
+        differing.extend(self.text.difference(&asked.text));
         if differing.is_empty() {
             return Ok(());
         }

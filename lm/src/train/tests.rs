@@ -102,8 +102,12 @@ fn a_record_survives_its_checkpoint_and_names_what_differs() {
         optimizer.betas is [0.9,0.999], not null; optimizer.epsilon is 1e-8, not null; \
         optimizer.rule is \"adamw\", not \"sgd\"; optimizer.weight_decay is 0.01, not 0.0; \
         optimizer.momentum is null, not 0.0; order is \"random\", not \"sequential\"; \
-        the text is a short text, not a short text";
+        the text in a short text has changed since the run began";
     assert_eq!(message, expected);
+    let mut other = record.clone();
+    (other.text.sha256, other.text.file) = ("0".into(), Some("/b/a short text".into()));
+    let message = record.allows(&other).unwrap_err().to_string();
+    assert!(message.ends_with("other settings: the text is a short text, not /b/a short text"), "{message}");
 }
 
 /// States before and after three steps.
