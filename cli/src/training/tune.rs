@@ -15,6 +15,7 @@ use kernfusion::optim::Optimizer;
 use kernfusion_lm::checkpoint::{CHECKPOINT_FILE, Checkpoint};
 use kernfusion_lm::jsonl::JsonLines;
 use kernfusion_lm::jsonl::read_rows;
+use kernfusion_lm::train::Ending;
 use kernfusion_lm::tune::{
     Demonstration, Ppo, PpoSettings, Preference, Pretrained, Prompt, RewardModel, Scorer, Supervised, Tuning,
 };
@@ -30,7 +31,7 @@ use std::sync::atomic::Ordering;
 /// A model that answers is made in three steps (Ouyang et al., 2022): sft learns from responses to prompts, reward learns
 /// which of two responses is better, ppo lets the model write and learn from its rewards. Rows are lines of JSON.
 ///
-/// Ctrl-C ends a run early, with a checkpoint.
+/// Ctrl-C ends a run early, with a checkpoint, and so does SIGTERM.
 #[derive(clap::Args)]
 #[command(
     arg_required_else_help = false,
@@ -244,13 +245,13 @@ fn learn<L: Learning>(
         for _ in 0..*steps {
             run.step()?;
             if ranks::any(rank, stop.load(Ordering::Relaxed))? {
-                break;
+                return Ok(exit(Ending::Stopped));
             }
         }
-        return Ok(ExitCode::SUCCESS);
+        return Ok(exit(Ending::Finished));
     };
     screen.line(format!("rows:  {} {kind}", rows.len()));
-    common.repeat(screen, *steps, rank, &mut |step| {
+    let ending = common.repeat(screen, *steps, rank, &mut |step| {
         let loss = run.step()?;
         Ok((format!("loss {loss:.4}"), json!({"step": step, "loss": loss})))
     })?;
@@ -258,7 +259,7 @@ fn learn<L: Learning>(
     directory.clear(&[CHECKPOINT_FILE])?;
     let words = last_words(&run, &target)?;
     screen.line(format!("{words}checkpoint in {}", common.out.display()));
-    Ok(ExitCode::SUCCESS)
+    Ok(exit(ending))
 }
 
 fn ppo(args: &PpoArgs, screen: &mut Screen) -> Outcome {
@@ -284,7 +285,7 @@ fn ppo(args: &PpoArgs, screen: &mut Screen) -> Outcome {
     };
     let mut run = Ppo::new(model, &prompts, settings, &target)?;
     screen.line(format!("rows:  {} prompts", prompts.len()));
-    args.common.repeat(screen, args.iterations, None, &mut |_| {
+    let ending = args.common.repeat(screen, args.iterations, None, &mut |_| {
         let done = run.iterate(&mut |tokens, _| scorer.score(tokens))?;
         let message = format!("reward {:.4}, divergence {:.3} nats", done.reward, done.divergence);
         Ok((message, json!(done)))
@@ -292,7 +293,7 @@ fn ppo(args: &PpoArgs, screen: &mut Screen) -> Outcome {
     run.save(directory.path())?;
     directory.clear(&[CHECKPOINT_FILE])?;
     screen.line(format!("checkpoint in {}", args.common.out.display()));
-    Ok(ExitCode::SUCCESS)
+    Ok(exit(ending))
 }
 
 impl CommonArgs {
@@ -333,7 +334,7 @@ impl CommonArgs {
         steps: u64,
         rank: Option<&Rank>,
         step: &mut dyn FnMut(u64) -> kernfusion_lm::Result<(String, serde_json::Value)>,
-    ) -> Result<(), CliError> {
+    ) -> Result<Ending, CliError> {
         let stop = stop::upon_signals()?;
         let mut log =
             self.log.as_deref().map(JsonLines::create).transpose().map_err(kernfusion_lm::Error::from)?;
@@ -350,17 +351,25 @@ impl CommonArgs {
                 screen.line(format!("{number:>6}  {message}"));
             }
             if ranks::any(rank, stop.load(Ordering::Relaxed))? {
+                bar.finish_and_clear();
                 screen.line(format!("stopped after {number} of {steps}"));
-                break;
+                return Ok(Ending::Stopped);
             }
         }
         bar.finish_and_clear();
-        Ok(())
+        Ok(Ending::Finished)
     }
 }
 
 /// Lines of a run in a pipe, about.
 const LINES: u64 = 10;
+
+fn exit(ending: Ending) -> ExitCode {
+    match ending {
+        Ending::Finished => ExitCode::SUCCESS,
+        Ending::Stopped => ExitCode::from(stop::exit_code()),
+    }
+}
 
 fn rows<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>, CliError> {
     Ok(read_rows(path).map_err(kernfusion_lm::Error::from)?)

@@ -1,7 +1,7 @@
 //! A model is tuned in three steps, as a user would.
 
 use super::device::succeed;
-use super::workplace::Workplace;
+use super::workplace::{Workplace, end};
 use serde_json::Value;
 
 /// A trained model, and rows for each method.
@@ -114,4 +114,43 @@ fn a_device_tunes_as_the_cpu_does() {
         );
     }
     work.succeed("generate --checkpoint ppo --tokens 3");
+}
+
+/// A run that a signal ends keeps its checkpoint, and ends as shells say it: with 128 and the number of the signal.
+#[cfg(unix)]
+#[test]
+fn a_run_that_is_stopped_says_so_by_its_exit_code() {
+    let work = prepared();
+    work.succeed("tune reward --checkpoint run --data preferences.jsonl --out scorer --steps 1");
+    let methods = [
+        ("sft --data answers.jsonl --steps 1000000", "-TERM", 143),
+        ("reward --data preferences.jsonl --steps 1000000", "-INT", 130),
+        (
+            "ppo --data prompts.jsonl --reward scorer --iterations 1000000 --responses 8 --length 2",
+            "-TERM",
+            143,
+        ),
+    ];
+    for (flags, signal, code) in methods {
+        let out = flags.split(' ').next().unwrap();
+        let log = work.path(&format!("{out}.jsonl"));
+        let mut child = work
+            .command(&format!("tune {flags} --checkpoint run --out {out} --log {out}.jsonl"))
+            .spawn()
+            .unwrap();
+        while !std::fs::metadata(&log).is_ok_and(|data| data.len() > 0) {
+            assert!(child.try_wait().unwrap().is_none(), "the run has ended");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let process = child.id().to_string();
+        assert!(std::process::Command::new("kill").args([signal, &process]).status().unwrap().success());
+        let ended = end(child);
+        assert_eq!((ended.code, ended.err.as_str()), (Some(code), ""), "{flags}");
+        assert!(
+            ended.out.contains("stopped after ") && ended.out.contains("checkpoint in "),
+            "{}",
+            ended.out
+        );
+        assert!(work.path(out).join("checkpoint.safetensors").exists());
+    }
 }
