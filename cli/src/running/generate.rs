@@ -17,10 +17,10 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Continue a text with a trained model
+/// Continue a text with a trained model, fill its gaps, or turn it into another one
 ///
 /// A decoder continues the prompt. A BERT fills the gaps of the prompt, which are written `_`. An encoder-decoder turns the
-/// prompt into another text.
+/// prompt into another text. These two need one.
 ///
 /// The model is a checkpoint of Kernfusion, or a folder in the layout of Hugging Face.
 ///
@@ -29,11 +29,13 @@ use std::process::ExitCode;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   kernfusion generate --checkpoint runs/tiny --prompt \"The compiler\" --tokens 300
-  kernfusion generate --model gpt2 --prompt \"The compiler\" --tokens 40")]
+  kernfusion generate --model gpt2 --prompt \"The compiler\" --tokens 40
+  kernfusion generate --model bert --prompt \"A compiler _ programs.\"
+  kernfusion generate --model t5 --prompt \"translate English to German: A tree.\" --beams 4")]
 pub(crate) struct Args {
     #[command(flatten)]
     source: SourceArgs,
-    /// Text to continue [default: a line break]
+    /// Text to continue [default: a line break], to fill or to turn into another one
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     prompt: String,
     /// Texts to continue instead, one for each line, all of them at once; what is written comes as a line of JSON for each
@@ -42,16 +44,23 @@ pub(crate) struct Args {
     /// End in front of this text; may be given several times. A model in the layout of Hugging Face ends with its own tokens, too
     #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     stop: Vec<String>,
-    /// Tokens to write at most
-    #[arg(long, value_name = "N", default_value_t = 300)]
-    tokens: usize,
+    /// Tokens to write at most [default: 300]
+    #[arg(long, value_name = "N")]
+    tokens: Option<usize>,
     #[command(flatten)]
     sampling: SamplingArgs,
-    /// Hypotheses that an encoder-decoder keeps; 1: always the likeliest token
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
-    beams: u16,
+    /// Hypotheses that an encoder-decoder keeps; 1: always the likeliest token [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    beams: Option<u16>,
     #[command(flatten)]
     execution: ExecutionArgs,
+}
+
+impl Args {
+    /// Tokens at most.
+    fn length(&self) -> usize {
+        self.tokens.unwrap_or(300)
+    }
 }
 
 pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
@@ -60,10 +69,7 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let source = args.source.open()?;
     let config = source.config().map_err(|error| in_file(args.source.path(), error))?;
     let named = |error| in_file(args.source.path(), error);
-    let continues = matches!(config, ModelConfig::Gpt(_) | ModelConfig::Recurrent(_));
-    if !continues && (args.prompts.is_some() || !args.stop.is_empty()) {
-        return Err(CliError::Usage("--prompts and --stop are for models that continue a text".into()));
-    }
+    check(&args, &config)?;
     if args.execution.weights.is_given() && !matches!(config, ModelConfig::Gpt(_)) {
         return Err(CliError::Usage("--weights is for decoders".into()));
     }
@@ -92,13 +98,37 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
             filled(&args, filler.map_err(named)?, screen)
         }
         ModelConfig::EncoderDecoder(_) => {
-            let beams = args.beams.into();
+            let beams = args.beams.unwrap_or(1).into();
             let translator = match source {
                 Source::Checkpoint(checkpoint) => Translator::from_checkpoint(*checkpoint, &target, beams),
                 Source::Published(model) => Translator::from_published(&model, &target, beams),
             };
             turned(&args, translator.map_err(named)?, screen)
         }
+    }
+}
+
+/// Refuses flags that mean nothing to a model of this kind, and asks for those that it needs.
+fn check(args: &Args, model: &ModelConfig) -> Result<(), CliError> {
+    let usage = |reason: &str| Err(CliError::Usage(reason.into()));
+    let continues = matches!(model, ModelConfig::Gpt(_) | ModelConfig::Recurrent(_));
+    if args.beams.is_some() && !matches!(model, ModelConfig::EncoderDecoder(_)) {
+        return usage("--beams is for encoder-decoders");
+    }
+    if !continues && (args.prompts.is_some() || !args.stop.is_empty()) {
+        return usage("--prompts and --stop are for models that continue a text");
+    }
+    if !continues && args.sampling.is_given() {
+        return usage("--temperature, --top-k, --top-p and --seed are for models that continue a text");
+    }
+    let (is_bert, is_empty) = (matches!(model, ModelConfig::Bert(_)), args.prompt.is_empty());
+    match continues {
+        _ if is_bert && args.tokens.is_some() => {
+            usage("--tokens is for models that write: a BERT fills gaps")
+        }
+        false if is_empty && is_bert => usage("--prompt is needed: a text with gaps, each written _"),
+        false if is_empty => usage("--prompt is needed: the text that the model turns into another one"),
+        _ => Ok(()),
     }
 }
 
@@ -129,7 +159,7 @@ fn continued(args: &Args, mut generator: Generator, sampler: &Sampler, screen: &
     // Nothing of the prompt is shown before it is known to be possible.
     generator.check(&args.prompt).map_err(in_prompt)?;
     screen.text(&args.prompt);
-    generator.generate(&args.prompt, args.tokens, sampler, &mut |piece| screen.text(piece))?;
+    generator.generate(&args.prompt, args.length(), sampler, &mut |piece| screen.text(piece))?;
     screen.line("");
     Ok(ExitCode::SUCCESS)
 }
@@ -148,7 +178,7 @@ fn continued_all(
             .map_err(|error| CliError::Usage(format!("{}: line {}: {error}", path.display(), number + 1)))?;
     }
     let each: Vec<_> = prompts.iter().map(String::as_str).collect();
-    let texts = generator.generate_all(&each, args.tokens, sampler)?;
+    let texts = generator.generate_all(&each, args.length(), sampler)?;
     for (prompt, text) in prompts.iter().zip(texts) {
         screen.line(json!({ "prompt": prompt, "text": text }));
     }
@@ -180,7 +210,7 @@ fn with_gaps(text: &str, tokenizer: &Tokenizer, mask: i32) -> Result<Vec<i32>, T
 
 fn turned(args: &Args, (translator, tokenizer): (Translator, Tokenizer), screen: &mut Screen) -> Outcome {
     let source = tokenizer.encode(&args.prompt).map_err(|error| in_prompt(error.into()))?;
-    let mut written = translator.at_most(args.tokens).translate(&[source]).map_err(in_prompt)?.remove(0);
+    let mut written = translator.at_most(args.length()).translate(&[source]).map_err(in_prompt)?.remove(0);
     // A vocabulary may be padded; what is no character is not shown.
     written.retain(|&token| (token as usize) < tokenizer.vocabulary_size());
     screen.line(tokenizer.decode(&written).map_err(kernfusion_lm::Error::from)?);

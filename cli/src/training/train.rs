@@ -6,7 +6,7 @@ use crate::common::destination::{Claim, Destination, is_same};
 use crate::common::error::{CliError, in_file};
 use crate::common::machine;
 use crate::common::model::{MemoryArgs, ModelArgs, TargetArgs};
-use crate::common::screen::{Screen, grouped, mib, progress};
+use crate::common::screen::{Screen, counted, grouped, mib, progress};
 use crate::training::adaptation::AdaptationArgs;
 use crate::training::live::{self, State};
 use crate::training::program::{ArchiveArgs, Run};
@@ -238,7 +238,8 @@ fn speaking(args: &Args, rank: Option<&Rank>, screen: &mut Screen) -> Outcome {
     let steps = trainer.record().settings.steps;
     let done = trainer.steps_done();
     if done >= steps {
-        screen.line(format!("all {done} steps are done; --steps {} would go on", done + 1000));
+        let all = if done == 1 { "the one step is".into() } else { format!("all {done} steps are") };
+        screen.line(format!("{all} done; --steps {} would go on", done + 1000));
         return Ok(ExitCode::SUCCESS);
     }
     let about = machine::describe_run(&trainer, &args.target, &target);
@@ -252,10 +253,20 @@ fn speaking(args: &Args, rank: Option<&Rank>, screen: &mut Screen) -> Outcome {
     };
     match ending {
         Ending::Finished => {
-            screen.line(format!("checkpoint in {place}: kernfusion generate --checkpoint {place}"));
+            let prompt = example(&run.trainer().record().config);
+            screen.line(format!("checkpoint in {place}: kernfusion generate --checkpoint {place}{prompt}"));
             Ok(ExitCode::SUCCESS)
         }
         Ending::Stopped => Ok(stopped(run.trainer(), &format!("train --resume {place}"), screen)),
+    }
+}
+
+/// What `generate` needs besides a checkpoint: a prompt, of models that do not go on from nothing.
+fn example(model: &ModelConfig) -> &'static str {
+    match model {
+        ModelConfig::Gpt(_) | ModelConfig::Recurrent(_) => "",
+        ModelConfig::Bert(_) => " --prompt \"TEXT WITH GAPS _\"",
+        ModelConfig::EncoderDecoder(_) => " --prompt \"TEXT\"",
     }
 }
 
@@ -501,12 +512,12 @@ fn trained_part(trainer: &Trainer) -> String {
 pub(crate) fn introduce(trainer: &Trainer, mode: Mode, screen: &mut Screen) {
     let Record { config: c, settings, tokenizer, text, .. } = trainer.record();
     screen.line(format!(
-        "model: {} parameters{} ({} layers, width {}{}, context {}, vocabulary {})",
+        "model: {} parameters{} ({}, width {}{}, context {}, vocabulary {})",
         grouped(c.parameters() as u64),
         trained_part(trainer),
-        c.layers(),
+        counted(c.layers(), "layer"),
         c.width(),
-        c.heads().map_or(String::new(), |heads| format!(", {heads} heads")),
+        c.heads().map_or(String::new(), |heads| format!(", {}", counted(heads, "head"))),
         c.context(),
         c.vocabulary()
     ));
@@ -531,5 +542,9 @@ pub(crate) fn introduce(trainer: &Trainer, mode: Mode, screen: &mut Screen) {
     let done = trainer.steps_done();
     let begin = if done > 0 { format!("resumed after step {done}; ") } else { String::new() };
     let tokens = grouped((settings.batch * c.context()) as u64);
-    screen.line(format!("run:   {begin}{} steps of {tokens} tokens, seed {}", settings.steps, settings.seed));
+    screen.line(format!(
+        "run:   {begin}{} of {tokens} tokens, seed {}",
+        counted(settings.steps as usize, "step"),
+        settings.seed
+    ));
 }

@@ -68,6 +68,19 @@ fn a_trained_model_of_each_kind_does_what_it_is_for() {
     let filled = work.succeed("generate --checkpoint bert --prompt a_p__");
     let characters: Vec<char> = filled.trim_end_matches('\n').chars().collect();
     assert_eq!((characters.len(), characters[0], characters[2]), (5, 'a', 'p'), "{filled}");
+    assert!(out.ends_with("kernfusion generate --checkpoint bert --prompt \"TEXT WITH GAPS _\"\n"), "{out}");
+    let fills = "generate --checkpoint bert";
+    for (flags, expected) in [
+        ("", "--prompt is needed: a text with gaps, each written _"),
+        ("--prompt a_b --tokens 3", "--tokens is for models that write: a BERT fills gaps"),
+        ("--prompt a_b --beams 2", "--beams is for encoder-decoders"),
+        (
+            "--prompt a_b --temperature 0.5",
+            "--temperature, --top-k, --top-p and --seed are for models that continue",
+        ),
+    ] {
+        assert!(work.fail(&format!("{fills} {flags}")).contains(expected), "{flags}");
+    }
     let message = work.fail("generate --checkpoint bert --prompt longer_than_ten");
     assert!(
         message.contains("--prompt: configuration: a text of 15 tokens: the model sees 1 to 10"),
@@ -79,6 +92,14 @@ fn a_trained_model_of_each_kind_does_what_it_is_for() {
         out.contains("random letters") && out.contains("of 256 windows reversed without a mistake"),
         "{out}"
     );
+    assert!(out.ends_with("kernfusion generate --checkpoint reverser --prompt \"TEXT\"\n"), "{out}");
+    let message = work.fail("generate --checkpoint reverser");
+    assert!(
+        message.contains("--prompt is needed: the text that the model turns into another one"),
+        "{message}"
+    );
+    let message = work.fail("generate --checkpoint reverser --prompt abcd --seed 3");
+    assert!(message.contains("are for models that continue a text"), "{message}");
     for beams in [1, 3] {
         let written = work.succeed(&format!("generate --checkpoint reverser --prompt abcd --beams {beams}"));
         assert!(written.trim_end_matches('\n').len() <= 5, "{written}");
@@ -86,7 +107,9 @@ fn a_trained_model_of_each_kind_does_what_it_is_for() {
     let message = work.fail("generate --checkpoint reverser --prompt ABCD");
     assert!(message.contains("--prompt: unknown character 'A'"), "{message}");
 
-    train(&work, "llama", "--steps 1 --sample-tokens 1");
+    let out = train(&work, "llama", "--steps 1 --sample-tokens 1");
+    assert!(out.ends_with("kernfusion generate --checkpoint llama\n"), "{out}");
+    assert_eq!(work.fail("generate --checkpoint llama --beams 2"), "--beams is for encoder-decoders");
     assert!(work.succeed("generate --checkpoint llama --prompt ab --tokens 12").starts_with("ab"));
 }
 
