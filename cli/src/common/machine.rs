@@ -1,7 +1,7 @@
 //! The machine that figures belong to.
 
 use crate::common::model::TargetArgs;
-use crate::common::screen::{grouped, mib};
+use crate::common::screen::{counted, grouped, mib};
 use crate::report::Description;
 use kernfusion::compile::Target;
 use kernfusion_lm::record::Record;
@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 /// What programs of a target run on, in a few words.
 pub(crate) fn place(target: &Target) -> String {
     target.gpu_name().unwrap_or_else(|| match target.instruction_set() {
-        Ok(isa) => format!("{} threads, {isa}", target.thread_count()),
+        Ok(isa) => format!("{}, {isa}", counted(target.thread_count(), "thread")),
         // Compiling says why.
-        Err(_) => format!("{} threads", target.thread_count()),
+        Err(_) => counted(target.thread_count(), "thread"),
     })
 }
 

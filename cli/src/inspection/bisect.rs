@@ -95,11 +95,12 @@ pub(crate) fn run(mut args: Args, screen: &mut Screen) -> Outcome {
 }
 
 fn show(found: &Bisection, screen: &mut Screen) {
-    screen.line(format!("{:<18} {:>8} {:>10} {:>8}  of", "step", "size", "deviation", "s"));
+    let width = found.stages.iter().map(|stage| stage.name.len()).max().unwrap_or(0).max(18);
+    screen.line(format!("{:<width$} {:>8} {:>10} {:>8}  of", "step", "size", "deviation", "s"));
     for stage in &found.stages {
         let seconds = stage.time.as_secs_f64();
         let line = format!(
-            "{:<18} {:>8} {:>10.1e} {seconds:>8.2}  {}",
+            "{:<width$} {:>8} {:>10.1e} {seconds:>8.2}  {}",
             stage.name, stage.size, stage.deviation, stage.of
         );
         screen.line(line.trim_end());

@@ -78,7 +78,7 @@ pub(crate) fn run(request: &Request, screen: &mut Screen) -> Outcome {
         std::fs::create_dir_all(directory)
             .map_err(|cause| CliError::Write { path: directory.into(), cause })?;
     }
-    let bar = progress(request.count, "{pos}/{len} {per_sec} {msg}");
+    let bar = progress(request.count, "{pos}/{len} programs, {per_sec}, {msg}");
     let tally = Tally { start: Instant::now(), given: AtomicU64::new(0), counts: Mutex::default() };
     tally.write(request)?;
     let screen = Mutex::new(screen);

@@ -7,7 +7,7 @@
 use crate::common::destination::write_derived;
 use crate::common::machine;
 use crate::common::model::{ModelArgs, TargetArgs, WeightsArgs, Work};
-use crate::common::screen::{Screen, grouped, mib, progress};
+use crate::common::screen::{Screen, counted, grouped, mib, progress};
 use crate::common::subject::{ProgramArgs, Subject};
 use crate::common::workload::{Batches, Workload, median};
 use crate::inspection::scaling::link;
@@ -195,10 +195,10 @@ fn measured(args: &Args, rank: Option<&Rank>, screen: Option<&mut Screen>) -> Ou
     let groups = groups(&plans, seconds, (&peaks, wide(&target)));
     let (work, dtype, step) = (subject.work(args.work), args.target.products(), median(&steps));
     screen.line(format!(
-        "{} {work}, {}, {dtype} products, medians of {} steps, {}",
+        "{} {work}, {}, {dtype} products, medians of {}, {}",
         subject.name(),
         args.mode,
-        args.steps,
+        counted(args.steps as usize, "step"),
         machine::place(&target)
     ));
     profile_table::show(&groups, (&peaks, wide(&target)), step, args.lines, screen);
@@ -206,7 +206,8 @@ fn measured(args: &Args, rank: Option<&Rank>, screen: Option<&mut Screen>) -> Ou
     if prepared > 0 {
         let bytes: usize = plans.iter().map(|plan| plan.prepared_bytes()).sum();
         screen.line(format!(
-            "before the first step: {prepared} kernels make {:.1} MiB of parameters",
+            "before the first step: {} for {:.1} MiB of parameters",
+            counted(prepared, "kernel"),
             mib(bytes)
         ));
     }

@@ -2,6 +2,7 @@
 
 use super::page::pairs;
 use super::plot::number;
+use crate::common::screen::counted;
 use kernfusion::models::ModelConfig;
 use kernfusion_lm::record::{Settings, TextRecord};
 use kernfusion_lm::{Error, Result};
@@ -64,14 +65,14 @@ impl Description {
         let Description { config, settings, text, .. } = self;
         let Settings { batch, seed, optimizer, .. } = settings;
         let machine = |name: &str| self.machine[name].as_str().unwrap_or_default().to_string();
-        let heads = config.heads().map_or(String::new(), |heads| format!(", {heads} heads"));
+        let heads = config.heads().map_or(String::new(), |heads| format!(", {}", counted(heads, "head")));
         pairs(&[
             (
                 "model",
                 format!(
-                    "{} parameters: {} layers, width {}{heads}, context {}, vocabulary {}, dropout {}",
+                    "{} parameters: {}, width {}{heads}, context {}, vocabulary {}, dropout {}",
                     number(config.parameters() as f64),
-                    config.layers(),
+                    counted(config.layers(), "layer"),
                     config.width(),
                     config.context(),
                     config.vocabulary(),

@@ -34,6 +34,11 @@ pub(crate) fn line(label: impl Into<String>, class: &'static str, points: Points
     Line { label: label.into(), class, points }
 }
 
+/// A number of steps.
+pub(crate) fn steps(number_of_steps: f64) -> String {
+    if number_of_steps == 1.0 { "1 step".into() } else { format!("{} steps", number(number_of_steps)) }
+}
+
 /// Samples: the steps done, the prompt and the text of each, those after the same number of steps together.
 pub(crate) fn written(samples: &[(u64, &str, &str)]) -> String {
     let one = |&(_, prompt, text): &(u64, &str, &str)| {
@@ -41,8 +46,8 @@ pub(crate) fn written(samples: &[(u64, &str, &str)]) -> String {
     };
     let together = samples.chunk_by(|a, b| a.0 == b.0).map(|samples| {
         let texts: String = samples.iter().map(one).collect();
-        let steps = number(samples[0].0 as f64);
-        format!("<div class=\"written\"><h3>after {steps} steps</h3>\n{texts}</div>\n")
+        let steps = steps(samples[0].0 as f64);
+        format!("<div class=\"written\"><h3>after {steps}</h3>\n{texts}</div>\n")
     });
     together.collect()
 }

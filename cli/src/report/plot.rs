@@ -8,8 +8,12 @@ use std::fmt::Write;
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 280.0;
-/// Space for numbers and names on the left, right, above and below.
+/// Space for numbers and names on the left (more, if the numbers are long), right, above and below.
 const MARGINS: [f64; 4] = [66.0, 24.0, 10.0, 44.0];
+
+/// What stands on the left of the longest number, and between it and the picture.
+const NAME: f64 = 20.0;
+const GAP: f64 = 8.0;
 
 /// Pieces of a curve of which the extremes are kept.
 const PIECES: usize = 340;
@@ -176,6 +180,8 @@ struct Frame {
     /// Logarithms, if the scale is one.
     y: [f64; 2],
     log: bool,
+    /// Where the picture begins.
+    left: f64,
 }
 
 impl Frame {
@@ -190,11 +196,21 @@ impl Frame {
             Scale::FromZero => [0.0, high * 1.08],
             Scale::Linear => [low - 0.04 * (high - low), high + 0.04 * (high - low)],
         };
-        Frame { x, y, log }
+        let frame = Frame { x, y, log, left: MARGINS[0] };
+        let widest = frame.heights().iter().map(|(_, name)| width(name)).fold(0.0, f64::max);
+        Frame { left: frame.left.max(NAME + widest + GAP), ..frame }
+    }
+
+    /// The numbers on the left.
+    fn heights(&self) -> Vec<(f64, String)> {
+        match self.log {
+            true => decades(self.y),
+            false => ticks(self.y).into_iter().map(|tick| (tick, number(tick))).collect(),
+        }
     }
 
     fn left(&self) -> f64 {
-        MARGINS[0]
+        self.left
     }
 
     fn right(&self) -> f64 {
@@ -214,18 +230,13 @@ impl Frame {
     fn axes(&self, plot: &Plot) -> String {
         let mut svg = String::new();
         let (left, right, bottom) = (self.left(), self.right(), HEIGHT - MARGINS[3]);
-        let heights = if self.log {
-            decades(self.y)
-        } else {
-            ticks(self.y).into_iter().map(|tick| (tick, number(tick))).collect()
-        };
-        for (tick, name) in heights {
+        for (tick, name) in self.heights() {
             let y = self.y(tick);
             let _ = writeln!(svg, "<path class=\"grid\" d=\"M{left:.1} {y:.1}H{right:.1}\"/>");
             let _ = writeln!(
                 svg,
                 "<text class=\"end\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-                left - 8.0,
+                left - GAP,
                 y + 4.0,
                 name
             );
@@ -275,6 +286,11 @@ impl Frame {
         let log = self.log;
         points.iter().filter(move |point| point.1.is_finite() && (!log || point.1 > 0.0))
     }
+}
+
+/// About how wide a number is.
+fn width(number: &str) -> f64 {
+    number.chars().map(|letter| if matches!(letter, ',' | '.' | '·') { 3.4 } else { 6.8 }).sum()
 }
 
 /// The lowest and the highest of each piece, in their order.
@@ -401,5 +417,12 @@ mod tests {
         // From 10⁻⁶ at the bottom to 10⁻² at the top; a distance of 0 has no logarithm.
         assert!(figure.contains("class=\"line one\" d=\"M66.0 236.0L736.0 123.0\""), "{figure}");
         assert!(figure.contains("class=\"bound\" d=\"M66.0 66.5H736.0\""), "{figure}");
+        // Numbers that are long have the place that they need.
+        let long = Plot {
+            scale: Scale::FromZero,
+            lines: vec![line("one", &[(1.0, 3.0), (2.0, 250_000.0)])],
+            ..plot
+        };
+        assert!(Frame::new(&long).left > MARGINS[0] && long.figure().contains("250,000"));
     }
 }

@@ -1,7 +1,7 @@
 //! The page of a training run: what its log has kept, and what its directory says about it.
 
 use super::Description;
-use super::figures::{self, Points, line, plot};
+use super::figures::{self, Points, line, plot, steps};
 use super::page::{escaped, page, section, tiles};
 use super::plot::{Scale, duration, median, number, smoothed};
 use kernfusion_lm::train::{Row, StepReport, Usage};
@@ -74,12 +74,15 @@ impl<'a> History<'a> {
         let asked = about.map(|about| about.settings.steps).filter(|&steps| steps > last.step);
         let asked = asked.map_or(String::new(), |steps| format!(" of {}", number(steps as f64)));
         text += &match first.step {
+            1 if end == "1" && asked.is_empty() => "1 step is done.".into(),
             1 => format!("{end}{asked} steps are done."),
             _ => format!("The log begins with step {begin} and ends with step {end}{asked}."),
         };
         let missing = last.step.saturating_sub(first.step).saturating_sub(self.steps.len() as u64 - 1);
-        if missing > 0 {
-            text += &format!(" {} steps in between are missing.", number(missing as f64));
+        match missing {
+            0 => {}
+            1 => text += " 1 step in between is missing.",
+            _ => text += &format!(" {} steps in between are missing.", number(missing as f64)),
         }
         let bad = self.of(|step| step.loss.into()).into_iter().chain(self.validation.iter().copied());
         let bad: Vec<_> = bad.filter(|(_, loss)| !loss.is_finite()).map(|(step, _)| number(step)).collect();
@@ -104,12 +107,12 @@ impl<'a> History<'a> {
             add(loss, &nats, "nats per token, the training loss of the last steps".into());
         }
         if let Some(&(step, loss)) = self.validation.last() {
-            add(loss, &nats, format!("validation loss after {} steps", number(step)));
+            add(loss, &nats, format!("validation loss after {}", steps(step)));
         }
         let lowest =
             self.validation.iter().filter(|point| point.1.is_finite()).min_by(|a, b| a.1.total_cmp(&b.1));
         if let Some(&(step, loss)) = lowest.filter(|point| Some(*point) != self.validation.last()) {
-            add(loss, &nats, format!("the lowest validation loss, after {} steps", number(step)));
+            add(loss, &nats, format!("the lowest validation loss, after {}", steps(step)));
         }
         let seconds: Vec<_> = self.steps.iter().map(|step| step.seconds).collect();
         let finite = seconds.iter().filter(|x| x.is_finite());
@@ -213,7 +216,7 @@ mod tests {
         let page = run_page("tiny & small", None, &rows);
         for part in [
             "<h1>Training run tiny &amp; small</h1>",
-            "4 steps are done. 1 steps in between are missing.",
+            "4 steps are done. 1 step in between is missing.",
             "left out: step 2.",
             "<b>3.5000</b><span>validation loss after 4 steps",
             "<b>3.2500</b><span>the lowest validation loss, after 2 steps",

@@ -94,7 +94,7 @@ fn the_text_says_what_is_assumed() {
     // Peaks of this machine.
     let out =
         work.succeed("explain --config small.json --batch-size 8 --ranks 4 --link 1GB/s,5us --threads 1");
-    assert!(out.contains("(measured here, 1 threads, ") && out.contains("at 74.0 %"), "{out}");
+    assert!(out.contains("(measured here, 1 thread, ") && out.contains("at 74.0 %"), "{out}");
     // Products of bf16 that are more than twice as fast as those of f32 come from a unit of their own.
     for (peak, share) in [("1TFLOP/s,2TFLOP/s", 0.74), ("1TFLOP/s,8TFLOP/s", 0.25)] {
         let flags = format!("--dtype bf16 --ranks 1 --link 1GB/s,5us --peak {peak} --bandwidth 1GB/s");

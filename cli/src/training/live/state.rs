@@ -1,6 +1,7 @@
 //! What a view shows of a run.
 
 use super::curve::Curve;
+use crate::common::screen::{counted, grouped};
 use crate::report::Description;
 use kernfusion_lm::train::{Event, Row, StepReport};
 use std::path::Path;
@@ -51,9 +52,9 @@ impl State {
         State {
             directory: directory.display().to_string(),
             model: format!(
-                "{} parameters, {} layers, width {}, context {}, batch {}",
-                crate::common::screen::grouped(config.parameters() as u64),
-                config.layers(),
+                "{} parameters, {}, width {}, context {}, batch {}",
+                grouped(config.parameters() as u64),
+                counted(config.layers(), "layer"),
                 config.width(),
                 config.context(),
                 about.settings.batch,

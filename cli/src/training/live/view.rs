@@ -1,7 +1,7 @@
 //! The picture of a run: text and curves of braille points.
 
 use super::state::State;
-use crate::common::screen::grouped;
+use crate::common::screen::{counted, grouped};
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -51,7 +51,7 @@ fn gauge(state: &State) -> Gauge<'_> {
         (_, true) => ", paused",
         _ => "",
     };
-    let label = format!("{} of {} steps{left}{doing}", grouped(state.done), grouped(state.steps));
+    let label = format!("{} of {}{left}{doing}", grouped(state.done), counted(state.steps as usize, "step"));
     Gauge::default()
         .block(Block::bordered())
         .gauge_style(Style::new().fg(Color::Cyan))
@@ -127,7 +127,7 @@ fn written(state: &State) -> Paragraph<'_> {
         given = given.saturating_sub(line.chars().count() + 1);
         Line::from(vec![Span::styled(plain(&line[..split]), bold), Span::raw(plain(&line[split..]))])
     });
-    let title = format!(" sample after {} steps ", grouped(*step));
+    let title = format!(" sample after {} ", counted(*step as usize, "step"));
     Paragraph::new(Text::from_iter(lines)).wrap(Wrap { trim: false }).block(Block::bordered().title(title))
 }
 
@@ -151,7 +151,7 @@ fn list(state: &State) -> Paragraph<'_> {
         }
         rows.extend(usage.busy_cores.map(|cores| ("busy cores", format!("{cores:.2}"))));
     }
-    rows.extend(state.saved.map(|step| ("checkpoint", format!("after {} steps", grouped(step)))));
+    rows.extend(state.saved.map(|step| ("checkpoint", format!("after {}", counted(step as usize, "step")))));
     rows.push(("compiled", state.step.clone()));
     rows.push(("on", state.place.clone()));
     let line =

@@ -81,13 +81,18 @@ pub(super) struct Expressed {
 
 /// The model as the first architecture whose fields say all of it.
 pub(super) fn of(config: &ModelConfig) -> Result<Expressed, String> {
-    let mut reasons = Vec::new();
+    let mut reasons: Vec<(String, Vec<&str>)> = Vec::new();
     for architecture in ARCHITECTURES {
         match architecture.express(config) {
             Ok((fields, config)) => return Ok(Expressed { architecture, fields, config }),
-            Err(reason) => reasons.push(format!("no {}, since {reason}", architecture.model_type)),
+            Err(reason) => match reasons.iter_mut().find(|(other, _)| *other == reason) {
+                Some((_, names)) => names.push(architecture.model_type),
+                None => reasons.push((reason, vec![architecture.model_type])),
+            },
         }
     }
+    let reasons: Vec<_> =
+        reasons.iter().map(|(reason, names)| format!("no {}, since {reason}", names.join(", "))).collect();
     Err(format!("it is {}", reasons.join("; ")))
 }
 
