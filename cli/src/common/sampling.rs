@@ -15,22 +15,22 @@ pub(crate) struct SamplingArgs {
     /// Below 1: safer, above: bolder; 0: always the likeliest [default: 0.8]
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     temperature: Option<f64>,
-    /// Seed of the picks [default: 1]
-    #[arg(long, value_name = "S")]
-    seed: Option<u64>,
+    /// Seed of the picks
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
 }
 
 impl SamplingArgs {
     /// The sampler of these flags.
     pub(crate) fn sampler(&self) -> Result<Sampler, CliError> {
-        let (temperature, seed) = (self.temperature.unwrap_or(0.8), self.seed.unwrap_or(1));
-        let sampler = Sampler::new(temperature, self.top_k, self.top_p, seed);
+        let temperature = self.temperature.unwrap_or(0.8);
+        let sampler = Sampler::new(temperature, self.top_k, self.top_p, self.seed);
         Ok(sampler.map_err(kernfusion_lm::Error::from)?)
     }
 
-    /// Whether the user has said anything.
+    /// Whether the user has said how boldly to pick. Of the same seed any model makes the same text, also one that picks nothing.
     pub(crate) fn is_given(&self) -> bool {
-        let SamplingArgs { top_k, top_p, temperature, seed } = self;
-        top_k.is_some() || top_p.is_some() || temperature.is_some() || seed.is_some()
+        let SamplingArgs { top_k, top_p, temperature, .. } = self;
+        top_k.is_some() || top_p.is_some() || temperature.is_some()
     }
 }

@@ -119,7 +119,7 @@ fn check(args: &Args, model: &ModelConfig) -> Result<(), CliError> {
         return usage("--prompts and --stop are for models that continue a text");
     }
     if !continues && args.sampling.is_given() {
-        return usage("--temperature, --top-k, --top-p and --seed are for models that continue a text");
+        return usage("--temperature, --top-k and --top-p are for models that continue a text");
     }
     let (is_bert, is_empty) = (matches!(model, ModelConfig::Bert(_)), args.prompt.is_empty());
     match continues {
