@@ -19,7 +19,7 @@ pub(crate) struct AdaptationArgs {
     /// Probability with which inputs of adapters are dropped [default: 0]
     #[arg(long, value_name = "P", requires = "lora", allow_negative_numbers = true)]
     lora_dropout: Option<f64>,
-    /// Module paths, or parts of them, of the layers with adapters [default: attn.qkv]; with --program names of matrices, or parts of them
+    /// Module paths, or parts of them, of the layers with adapters [default: attn.qkv]; of a model from elsewhere (train), names of matrices, or parts of them
     #[arg(long, value_name = "PATH,…", requires = "lora", value_delimiter = ',')]
     lora_targets: Vec<String>,
 }
