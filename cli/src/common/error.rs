@@ -73,6 +73,14 @@ pub(crate) enum CliError {
 }
 
 impl CliError {
+    /// The error of a command that goes on with no run.
+    pub(crate) fn without_resume(self) -> Self {
+        match self {
+            CliError::HasRun { path } => CliError::Occupied { path, what: "a run" },
+            other => other,
+        }
+    }
+
     /// 2 for a command that was called wrongly, 1 for one that failed.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {

@@ -1,6 +1,7 @@
 //! The folder of an imported model: a program in text form, the values of its states, and what it takes and gives.
 
 use crate::common::error::{CliError, read_text};
+use crate::common::folder::{Kind, expect};
 use kernfusion::WeightType;
 use kernfusion::compile::Tensors;
 use kernfusion::init::Init;
@@ -13,7 +14,8 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-const PROGRAM: &str = "program.kir";
+/// The file of its program.
+pub(crate) const PROGRAM: &str = "program.kir";
 const WEIGHTS: &str = "weights.safetensors";
 const SIGNATURE: &str = "signature.json";
 
@@ -81,6 +83,7 @@ pub(crate) struct ImportedModel {
 impl ImportedModel {
     /// The model of a folder.
     fn of_folder(folder: &Path) -> Result<Self, CliError> {
+        expect(folder, Kind::Imported)?;
         let states = tensor_file::read(&folder.join(WEIGHTS))?;
         let graph = read_graph(folder)?;
         let path = folder.join(SIGNATURE);
@@ -116,6 +119,9 @@ impl ImportedModel {
 
 /// Reads and verifies a program: a file, or that of an imported model in its folder.
 pub(crate) fn read_graph(path: &Path) -> Result<Graph, CliError> {
+    if path.is_dir() {
+        expect(path, Kind::Imported)?;
+    }
     let path = program_file(path);
     let text = read_text(&path)?;
     let content = |reason: String| CliError::Content { path: path.to_path_buf(), reason };

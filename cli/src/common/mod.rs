@@ -2,6 +2,7 @@
 
 pub(crate) mod destination;
 pub(crate) mod error;
+pub(crate) mod folder;
 pub(crate) mod imported;
 pub(crate) mod machine;
 pub(crate) mod model;

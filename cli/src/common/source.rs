@@ -1,6 +1,7 @@
 //! Where a trained model is: a checkpoint of Kernfusion, or a folder in the layout of Hugging Face.
 
 use crate::common::error::{CliError, in_file};
+use crate::common::folder::{Kind, expect};
 use crate::common::screen::note;
 use kernfusion::models::ModelConfig;
 use kernfusion_lm::checkpoint::Checkpoint;
@@ -51,6 +52,7 @@ impl SourceArgs {
         if let Some(directory) = &self.place.model {
             return Ok(Source::Published(Box::new(published(directory)?)));
         }
+        expect(self.path(), Kind::Checkpoint)?;
         let mut checkpoint = Checkpoint::load(self.path()).map_err(kernfusion_lm::Error::from)?;
         if self.averaged {
             use_averages(&mut checkpoint).map_err(|error| in_file(self.path(), error))?;
@@ -80,6 +82,7 @@ pub(crate) fn published(directory: &Path) -> Result<Published, CliError> {
         let missing = kernfusion_lm::Error::Configuration("there is no such directory".into());
         return Err(in_file(directory, missing));
     }
+    expect(directory, Kind::Published)?;
     let model = Published::open(directory).map_err(kernfusion_lm::Error::from)?;
     model.notes().iter().for_each(|text| note(&format!("note: {text}")));
     Ok(model)

@@ -6,6 +6,7 @@ use crate::common::imported::read_graph;
 use crate::common::imported::weights_file;
 use crate::common::model::{ModelArgs, TargetArgs, WeightsArgs, Work, benchmark_optimizer};
 use crate::common::screen::{Screen, progress};
+use crate::common::subject::OF_MODELS;
 use crate::common::workload::{fill, inputs, synthetic_tokens, windows};
 use kernfusion::HostTensor;
 use kernfusion::bisect::{Bisection, Pipeline, TOLERANCE, bisect};
@@ -33,7 +34,7 @@ use std::time::Duration;
   kernfusion bisect --preset tiny --device cuda")]
 pub(crate) struct Args {
     /// Program in text form, or the folder of an imported model
-    #[arg(value_name = "FILE.kir|DIR", conflicts_with_all = ["preset", "config", "batch_size", "dropout", "work", "weights"])]
+    #[arg(value_name = "FILE.kir|DIR", conflicts_with_all = OF_MODELS)]
     file: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
@@ -62,9 +63,10 @@ pub(crate) fn run(mut args: Args, screen: &mut Screen) -> Outcome {
     args.target.refuse_check_finite("bisect says by itself what is not finite")?;
     let (graph, mut given) = match &args.file {
         Some(file) => {
+            let graph = read_graph(file)?;
             let weights =
                 weights_file(file).map_or_else(|| Ok(Tensors::new()), |path| tensor_file::read(&path))?;
-            (read_graph(file)?, weights)
+            (graph, weights)
         }
         None => args.of_model()?,
     };

@@ -2,6 +2,7 @@
 
 use crate::Outcome;
 use crate::common::error::{CliError, in_file};
+use crate::common::folder::{Kind, expect};
 use crate::common::imported::ExtentArgs;
 use crate::common::machine::architecture;
 use crate::common::model::{ModelArgs, PrecisionArgs, WeightsArgs, Work};
@@ -214,6 +215,7 @@ fn cubins(_: &AheadOfTime, _: &Target, _: &str, _: &Path, _: &mut Screen) -> Out
 fn model(args: &Args, target: &Target) -> Result<(AheadOfTime, String), CliError> {
     let (model, folder) = match (&args.checkpoint, &args.published) {
         (Some(folder), _) => {
+            expect(folder, Kind::Checkpoint)?;
             let checkpoint = Checkpoint::load(folder).map_err(kernfusion_lm::Error::from)?;
             (AheadOfTime::from_checkpoint(checkpoint, target), folder)
         }

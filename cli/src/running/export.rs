@@ -2,6 +2,7 @@
 
 use crate::Outcome;
 use crate::common::error::{CliError, in_file};
+use crate::common::folder::{Kind, expect};
 use crate::common::imported::ExtentArgs;
 use crate::common::screen::{Screen, note};
 use clap::ValueEnum;
@@ -14,8 +15,8 @@ use std::process::ExitCode;
 
 /// Save the model of a checkpoint in the layout of Hugging Face, or a model from elsewhere as ONNX
 ///
-/// Models that are a GPT-2, a Llama, a Mistral, a Mixtral, a BERT or a T5 by their shape; adapters are merged. The folder is there
-/// whole or not at all.
+/// Models whose shape is that of a family that `import` reads, too (docs/models.md lists them), such as GPT-2, Llama, Mistral, Qwen, Gemma,
+/// Mixtral, BERT and T5; adapters are merged. The folder is there whole or not at all.
 #[derive(clap::Args)]
 #[command(after_help = "Example: kernfusion export runs/book -o book --dtype bf16")]
 pub(crate) struct Args {
@@ -88,6 +89,12 @@ fn export_onnx(args: &Args, screen: &mut Screen) -> Outcome {
 }
 
 fn export_checkpoint(args: &Args, screen: &mut Screen) -> Outcome {
+    let is_file = args.source.extension().is_some_and(|ending| ending == "pt2" || ending == "onnx");
+    if is_file {
+        let reason = "this is a model from elsewhere: say --format onnx".into();
+        return Err(CliError::Content { path: args.source.clone(), reason });
+    }
+    expect(&args.source, Kind::Checkpoint)?;
     let storage = match args.dtype {
         None | Some(StorageArg::F32) => Storage::F32,
         Some(StorageArg::Bf16) => Storage::Bf16,

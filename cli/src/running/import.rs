@@ -2,6 +2,7 @@
 
 use crate::Outcome;
 use crate::common::destination::{Destination, write_derived};
+use crate::common::error::CliError;
 use crate::common::imported::{self, ExtentArgs};
 use crate::common::screen::{Screen, grouped};
 use crate::common::source::published;
@@ -12,7 +13,7 @@ use std::process::ExitCode;
 
 /// Make a checkpoint of a model in the layout of Hugging Face, or a program of an archive of PyTorch or an ONNX file
 ///
-/// A directory: GPT-2, Llama, Mistral, Mixtral, BERT or T5. The checkpoint can be tuned; to train the model further, give `train` the shape
+/// A directory: GPT-2, Llama, Mistral, Qwen, Gemma, Mixtral, BERT, T5 and others (docs/models.md lists them). The checkpoint can be tuned; to train the model further, give `train` the shape
 /// (--config DIR/shape.json), the tokenizer (--tokenizer) and the parameters (--init DIR/checkpoint.safetensors). `generate` and
 /// `score` take a model as it is, too (--model).
 ///
@@ -67,7 +68,8 @@ fn import_archive(args: &Args, screen: &mut Screen) -> Outcome {
 fn import_published(args: &Args, screen: &mut Screen) -> Outcome {
     args.extents.only_if(false)?;
     let model = published(&args.model)?;
-    let directory = args.destination.of_run(Some(&args.out), &args.out, &[], screen)?;
+    let claimed = args.destination.of_run(Some(&args.out), &args.out, &[], screen);
+    let directory = claimed.map_err(CliError::without_resume)?;
     model.import(&args.out)?;
     let shape = serde_json::json!(model.config());
     write_derived(&args.out.join(SHAPE), &format!("{shape:#}\n"), &[])?;

@@ -3,6 +3,7 @@
 use crate::Outcome;
 use crate::common::destination::{Claim, Destination};
 use crate::common::error::{CliError, in_file};
+use crate::common::folder::{Kind, expect};
 use crate::common::model::{MemoryArgs, TargetArgs};
 use crate::common::screen::{Screen, progress};
 use crate::training::adaptation::AdaptationArgs;
@@ -300,7 +301,8 @@ impl CommonArgs {
     /// The directory of the run and its log, found out now, and not after the last step.
     fn claim(&self, sources: &[&Path], screen: &mut Screen) -> Result<Claim, CliError> {
         let sources = [&[self.checkpoint.as_path(), &self.data], sources].concat();
-        let directory = self.destination.of_run(Some(&self.out), &self.out, &sources, screen)?;
+        let claimed = self.destination.of_run(Some(&self.out), &self.out, &sources, screen);
+        let directory = claimed.map_err(CliError::without_resume)?;
         self.log.as_deref().map(|log| self.destination.log(log, None)).transpose()?;
         Ok(directory)
     }
@@ -309,6 +311,7 @@ impl CommonArgs {
     fn begin(&self, local_rank: usize) -> Result<(Pretrained, Target), CliError> {
         let target = self.target.target_of(self.mode, local_rank)?.start();
         let target = target.collectives(self.exchange.collectives());
+        expect(&self.checkpoint, Kind::Checkpoint)?;
         let checkpoint = Checkpoint::load(&self.checkpoint).map_err(kernfusion_lm::Error::from)?;
         let model = Pretrained::new(checkpoint).map_err(|error| in_file(&self.checkpoint, error))?;
         Ok((model, target))

@@ -77,7 +77,9 @@ fn what_cannot_be_tuned_says_so_in_one_line() {
     }
     work.succeed(&format!("{sft} answers.jsonl --steps 1"));
     let message = work.fail("train --resume tuned");
-    assert!(message.contains("the checkpoint's entry \"training\""), "{message}");
+    assert!(message.starts_with("tuned: this is a model of tune sft, not a run of train: "), "{message}");
+    let message = work.fail(&format!("{sft} answers.jsonl"));
+    assert_eq!(message, "tuned has a run: name another place, or ask for it to be replaced (--overwrite)");
 }
 
 #[test]

@@ -47,7 +47,7 @@ pub enum HuggingFaceError {
     #[error(transparent)]
     Tokenizer(#[from] TextError),
     /// What is asked for needs a tokenizer.
-    #[error("{} has no tokenizer.json, which texts need; tokens can be given by their ids", directory.display())]
+    #[error("{} has no tokenizer.json, which texts need", directory.display())]
     NoTokenizer {
         /// The folder.
         directory: PathBuf,
