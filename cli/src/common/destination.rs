@@ -149,13 +149,23 @@ impl Destination {
     }
 }
 
-/// Refuses a file that is made from `sources`, if it would replace one of them or a part of a run.
+/// Refuses a file that is made from `sources`, if it would replace one of them or a part of a run, or cannot be there: a folder that is not there
+/// is taken for a slip of the pen. Commands ask before they begin.
 pub(crate) fn check_derived(path: &Path, sources: &[&Path]) -> Result<(), CliError> {
     let refused = |reason: String| Err(CliError::Content { path: path.into(), reason });
     if let Some(source) = sources.iter().find(|source| is_same(source, path)) {
         return refused(format!("it is not replaced by what is made from {}", source.display()));
     }
+    let unwritable = |kind, reason: String| {
+        Err(CliError::Write { path: path.into(), cause: io::Error::new(kind, reason) })
+    };
     let directory = path.parent().unwrap_or(Path::new(""));
+    if path.is_dir() {
+        return unwritable(ErrorKind::IsADirectory, "it is a folder".into());
+    }
+    if !directory.as_os_str().is_empty() && !directory.is_dir() {
+        return unwritable(ErrorKind::NotFound, format!("there is no folder {}", directory.display()));
+    }
     let name = path.file_name().unwrap_or_default();
     if PRECIOUS.iter().any(|precious| name == *precious) && path.exists() {
         return refused(format!("it is a part of the run in {}: name another file", display(directory)));
@@ -163,13 +173,9 @@ pub(crate) fn check_derived(path: &Path, sources: &[&Path]) -> Result<(), CliErr
     Ok(())
 }
 
-/// Writes a text that is made from `sources`. A folder that is not there is taken for a slip of the pen.
+/// Writes a text that is made from `sources`.
 pub(crate) fn write_derived(path: &Path, text: &str, sources: &[&Path]) -> Result<(), CliError> {
     check_derived(path, sources)?;
-    let is_there = path.parent().is_none_or(|folder| folder.as_os_str().is_empty() || folder.is_dir());
-    if !is_there {
-        return Err(CliError::Write { path: path.into(), cause: ErrorKind::NotFound.into() });
-    }
     Ok(crate::text_file::save(path, text)?)
 }
 

@@ -167,7 +167,7 @@ pub(crate) struct MemoryArgs {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory_limit: Option<usize>,
     /// Microbatches in which the batch is computed, one after another [default: the fewest that fit the limit; without one, as
-    /// many as keep temporaries within half a GiB]
+    /// many as keep temporaries within 256 MiB]
     #[arg(long, alias = "slices", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     microbatches: Option<u32>,
     /// Computes products that backward needs again instead of keeping them: far less memory, about a tenth more time; a
@@ -438,6 +438,12 @@ impl TargetArgs {
             true => Err(CliError::Usage(format!("--check-finite is for runs: {reason}"))),
             false => Ok(()),
         }
+    }
+
+    /// Whether the flags ask for nothing but f32 on this CPU; threads and how they are used change no result.
+    pub(crate) fn is_default(&self) -> bool {
+        let is_plain = self.f32_products() == F32Products::Exact && self.precision() == Precision::F32;
+        is_plain && self.device == DeviceArg::Cpu && self.tune.is_none() && !self.check_finite
     }
 
     /// The name of the device.

@@ -33,6 +33,15 @@ struct PlaceArgs {
     model: Option<PathBuf>,
 }
 
+/// Files of a model in the layout of Hugging Face, but for its tensors.
+const FILES: [&str; 5] = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "model.safetensors.index.json",
+];
+
 /// What was there.
 pub(crate) enum Source {
     Checkpoint(Box<Checkpoint>),
@@ -45,6 +54,18 @@ impl SourceArgs {
         // Clap sees to it that there is one.
         let PlaceArgs { checkpoint, model } = &self.place;
         checkpoint.as_deref().or(model.as_deref()).unwrap_or(Path::new(""))
+    }
+
+    /// The files of a model in the layout of Hugging Face, which no result may replace; those of a run no result replaces anyway.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        let folder = self.place.model.as_deref();
+        let entries = folder.and_then(|folder| std::fs::read_dir(folder).ok()).into_iter().flatten();
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        let named = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.ends_with(".safetensors") || FILES.iter().any(|file| *file == name)
+        };
+        paths.filter(named).collect()
     }
 
     /// Loads the checkpoint, and puts averages and adapters into it, or opens the model.

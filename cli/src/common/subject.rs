@@ -1,7 +1,7 @@
 //! What a command works on: a program of a model, or one that a file has, such as that of an imported model.
 
 use crate::common::error::CliError;
-use crate::common::imported::{ExtentArgs, read_graph, weights_file};
+use crate::common::imported::{ExtentArgs, program_file, read_graph, weights_file};
 use crate::common::model::{Model, ModelArgs, WeightsArgs, Work, benchmark_optimizer};
 use crate::common::objective::Loss;
 use kernfusion::compile::{Precision, Tensors};
@@ -10,16 +10,19 @@ use kernfusion::tensor_file;
 use kernfusion_ir::Graph;
 use std::path::{Path, PathBuf};
 
+/// Flags of a model's program. A flag that needs a program that is there conflicts with them, too: beside a flag with which the program conflicts
+/// clap does not ask for it.
+pub(crate) const OF_MODELS: [&str; 6] = ["preset", "config", "batch_size", "dropout", "work", "weights"];
+
 /// A program that is there already.
 #[derive(clap::Args)]
 pub(crate) struct ProgramArgs {
     /// A program in text form, or the folder of an imported model, instead of a program of a preset
-    #[arg(long, value_name = "FILE.kir|DIR", conflicts_with_all = ["preset", "config", "batch_size", "dropout", "work", "weights"])]
+    #[arg(long, value_name = "FILE.kir|DIR", conflicts_with_all = OF_MODELS)]
     program: Option<PathBuf>,
     /// With the folder of an imported model: its training step with AdamW instead of its outputs, by the cross-entropy or the mean square of the
     /// first output and an input "target", or output N, a scalar
-    // Beside a flag that the program conflicts with, the program would not be required.
-    #[arg(long, value_name = "cross-entropy|mse|output:N", requires = "program", conflicts_with_all = ["preset", "config", "batch_size", "dropout", "work", "weights"])]
+    #[arg(long, value_name = "cross-entropy|mse|output:N", requires = "program", conflicts_with_all = OF_MODELS)]
     loss: Option<Loss>,
 }
 
@@ -27,6 +30,15 @@ impl ProgramArgs {
     /// Whether there is one.
     pub(crate) fn is_given(&self) -> bool {
         self.program.is_some()
+    }
+
+    /// The files of it, which no result may replace.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        let path = self.program.as_deref();
+        path.map(|path| program_file(path).into_owned())
+            .into_iter()
+            .chain(path.and_then(weights_file))
+            .collect()
     }
 
     /// What the flags say.

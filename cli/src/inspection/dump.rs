@@ -2,13 +2,14 @@
 
 use super::view;
 use crate::Outcome;
-use crate::common::destination::write_derived;
+use crate::common::destination::{check_derived, write_derived};
 use crate::common::error::CliError;
+use crate::common::imported::program_file;
 use crate::common::machine::architecture;
 use crate::common::model::{MemoryArgs, ModelArgs, PrecisionArgs, WeightsArgs, Work};
 use crate::common::objective::Loss;
 use crate::common::screen::{Screen, note};
-use crate::common::subject::Subject;
+use crate::common::subject::{OF_MODELS, Subject};
 use crate::inspection::stages::{
     PassArgs, RankArgs, Simplified, difference, simplified, stages, target, traced,
 };
@@ -40,12 +41,11 @@ const ARCHITECTURE: &str = "compute_80";
   kernfusion dump --preset tiny --work forward --stage fuse --format dot | dot -Tsvg > kernels.svg")]
 pub(crate) struct Args {
     /// A program in text form, or the folder of an imported model, instead of a program of a preset
-    #[arg(value_name = "FILE.kir|DIR", conflicts_with_all = ["preset", "config", "batch_size", "dropout", "work", "weights"])]
+    #[arg(value_name = "FILE.kir|DIR", conflicts_with_all = OF_MODELS)]
     file: Option<PathBuf>,
     /// With the folder of an imported model: its training step with AdamW instead of its outputs, by the cross-entropy or the mean square of the
     /// first output and an input "target", or output N, a scalar
-    // Beside a flag that the file conflicts with, the file would not be required.
-    #[arg(long, value_name = "cross-entropy|mse|output:N", requires = "file", conflicts_with_all = ["preset", "config", "batch_size", "dropout", "work", "weights"])]
+    #[arg(long, value_name = "cross-entropy|mse|output:N", requires = "file", conflicts_with_all = OF_MODELS)]
     loss: Option<Loss>,
     #[command(flatten)]
     model: ModelArgs,
@@ -134,6 +134,10 @@ enum Format {
 pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let args = Args { memory: args.memory.or_whole(), ..args };
     args.ranks.check(args.work)?;
+    let program = args.file.as_deref().map(|file| program_file(file).into_owned());
+    let sources = args.file.iter().chain(&program).chain(&args.times).chain(&args.model.config);
+    let sources: Vec<_> = sources.map(PathBuf::as_path).collect();
+    args.output.iter().try_for_each(|path| check_derived(path, &sources))?;
     let subject = Subject::new((args.file.as_deref(), args.loss), &args.model, &args.weights, args.work)?;
     let mut text = args.show(&subject)?;
     if let Some(part) = args.kernel.as_ref().filter(|_| text.is_empty()) {
@@ -144,8 +148,7 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
     }
     match &args.output {
         Some(path) => {
-            let sources = args.file.iter().chain(&args.times).chain(&args.model.config);
-            write_derived(path, &text, &sources.map(PathBuf::as_path).collect::<Vec<_>>())?;
+            write_derived(path, &text, &sources)?;
         }
         None => screen.text(&text),
     }
@@ -174,6 +177,10 @@ impl Args {
             let (stages, program) = self.stages(subject)?;
             let graph = self.part(stages.divide(&program)?.graphs)?;
             return difference(&graph, stages.passes(), pass);
+        }
+        if self.kernel.is_some() && !self.shows_kernels() {
+            let reason = "--kernel is for --stage fuse, schedule, clif, asm, cuda and ptx, as text";
+            return Err(CliError::Usage(reason.into()));
         }
         if self.times.is_some() {
             return Err(CliError::Usage("--times is for --format html".into()));
@@ -230,6 +237,12 @@ impl Args {
     /// Whether a GPU's program is shown, instead of this CPU's.
     fn is_of_gpu(&self) -> bool {
         self.arch.is_some() || matches!(self.stage, Some(Stage::Cuda | Stage::Ptx))
+    }
+
+    /// Whether the stage and its form can be of some kernels alone.
+    fn shows_kernels(&self) -> bool {
+        let stages = [Stage::Trace, Stage::Grad, Stage::Simplify, Stage::Plan];
+        self.format == Format::Text && self.stage.is_none_or(|stage| !stages.contains(&stage))
     }
 
     /// How kernels become CUDA C++.

@@ -1,7 +1,7 @@
 //! `kernfusion explain`: what was fused, what was not, and why.
 
 use crate::Outcome;
-use crate::common::destination::write_derived;
+use crate::common::destination::{check_derived, write_derived};
 use crate::common::error::CliError;
 use crate::common::model::{MemoryArgs, Model, ModelArgs, PrecisionArgs, WeightsArgs, Work};
 use crate::common::screen::{Screen, grouped};
@@ -70,6 +70,9 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
     args.ranks.check(args.work)?;
+    let files = args.program.files();
+    let sources: Vec<_> = args.model.config.iter().chain(&files).map(PathBuf::as_path).collect();
+    args.json.iter().try_for_each(|path| check_derived(path, &sources))?;
     let subject = args.program.subject(&args.model, &args.weights, args.work)?;
     let scenario = args.scenario.resolve(args.products.precision())?;
     if subject.model().is_none() && args.ranks.count() > 1 {
@@ -98,7 +101,6 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
     prediction.iter().for_each(|prediction| prediction.show(screen));
     if let Some(path) = &args.json {
         let document = args.json(&subject, &planned, &totals, prediction.as_ref());
-        let sources: Vec<_> = args.model.config.as_deref().into_iter().collect();
         write_derived(path, &format!("{document:#}\n"), &sources)?;
     }
     Ok(ExitCode::SUCCESS)

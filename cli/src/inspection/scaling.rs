@@ -28,7 +28,7 @@ pub(crate) struct ScenarioArgs {
     #[arg(long, value_name = "RATE[,RATE]", requires_all = ["link", "bandwidth"], value_parser = peak)]
     peak: Option<[f64; 2]>,
     /// And the bandwidth of memory, such as 400GB/s
-    #[arg(long, value_name = "RATE", requires = "peak", value_parser = bandwidth)]
+    #[arg(long, value_name = "RATE", requires = "peak", conflicts_with = "threads", value_parser = bandwidth)]
     bandwidth: Option<f64>,
     /// Share of a rank's time that the floors of its kernels are [default: as measured in docs/benchmarks/xeon-tiles.md, 0.74; 0.25 in bf16 on a tile
     /// unit, or at a stated rate above twice that of f32]

@@ -2,12 +2,12 @@
 //! speed meets all of them.
 
 use crate::Outcome;
-use crate::common::destination::write_derived;
+use crate::common::destination::{check_derived, write_derived};
 use crate::common::error::CliError;
 use crate::common::machine;
 use crate::common::model::{MemoryArgs, ModelArgs, TargetArgs, WeightsArgs, Work};
 use crate::common::screen::{Screen, counted, grouped, mib, progress};
-use crate::common::subject::{ProgramArgs, Subject};
+use crate::common::subject::{OF_MODELS, ProgramArgs, Subject};
 use crate::common::workload::{Batches, Workload, median};
 use crate::report::{Measurements, bench_page};
 use kernfusion::compile::{Mode, Target};
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     program: ProgramArgs,
     /// With a program: a file of tensors with values of its inputs, by name; those that it lacks are made up
-    #[arg(long, value_name = "FILE.safetensors", requires = "program")]
+    #[arg(long, value_name = "FILE.safetensors", requires = "program", conflicts_with_all = OF_MODELS)]
     inputs: Option<PathBuf>,
     /// What is measured
     #[arg(long, value_enum, default_value = "train")]
@@ -122,6 +122,10 @@ pub(crate) fn run(mut args: Args, screen: &mut Screen) -> Outcome {
             true
         }
     });
+    let files = args.program.files();
+    let sources = args.peers.iter().chain(&args.model.config).chain(&args.inputs).chain(&files);
+    let sources: Vec<_> = sources.map(PathBuf::as_path).collect();
+    args.json.iter().chain(&args.html).try_for_each(|path| check_derived(path, &sources))?;
     let subject = args.program.subject(&args.model, &args.weights, args.work)?;
     // What cannot be read is better known before anything is measured.
     let peers = args.peers.iter().map(|file| Measurements::read(file)).collect::<Result<Vec<_>, _>>()?;
@@ -151,7 +155,6 @@ pub(crate) fn run(mut args: Args, screen: &mut Screen) -> Outcome {
     let target = args.target.target(modes[0])?;
     table(&rows, &target, screen);
     let document = json!({"machine": machine::describe(&target), "results": rows});
-    let sources: Vec<_> = args.peers.iter().chain(&args.model.config).map(PathBuf::as_path).collect();
     if let Some(path) = &args.json {
         write_derived(path, &format!("{document:#}\n"), &sources)?;
     }

@@ -90,8 +90,7 @@ pub(super) fn run(args: &Args, subject: &Subject, card: &str, screen: &mut Scree
             "step_ms": 1e3 * step, "tokens_per_s": rate, "launches": steps.len(),
             "kernels": lines,
         });
-        let sources: Vec<_> = args.model.config.as_deref().into_iter().collect();
-        write_derived(path, &format!("{document:#}\n"), &sources)?;
+        write_derived(path, &format!("{document:#}\n"), &[])?;
     }
     Ok(ExitCode::SUCCESS)
 }

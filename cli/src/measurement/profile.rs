@@ -4,11 +4,11 @@
 //! products over the measured peak, or its other arithmetic over half of the peak of `f32`: the longest of the three. Bytes are
 //! the fewest that have to move; a kernel that finds its operands in a cache can be faster than its floor.
 
-use crate::common::destination::write_derived;
+use crate::common::destination::{check_derived, write_derived};
 use crate::common::machine;
 use crate::common::model::{ModelArgs, TargetArgs, WeightsArgs, Work};
 use crate::common::screen::{Screen, counted, grouped, mib, progress};
-use crate::common::subject::{ProgramArgs, Subject};
+use crate::common::subject::{OF_MODELS, ProgramArgs, Subject};
 use crate::common::workload::{Batches, Workload, median};
 use crate::inspection::scaling::link;
 #[cfg(feature = "cuda")]
@@ -53,7 +53,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     program: ProgramArgs,
     /// With a program: a file of tensors with values of its inputs, by name; those that it lacks are made up
-    #[arg(long, value_name = "FILE.safetensors", requires = "program")]
+    #[arg(long, value_name = "FILE.safetensors", requires = "program", conflicts_with_all = OF_MODELS)]
     inputs: Option<PathBuf>,
     /// What is measured
     #[arg(long, value_enum, default_value = "train")]
@@ -95,10 +95,11 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, ranks: &Ranks, screen: &mut Screen) -> Outcome {
     let is_alone = matches!(ranks, Ranks::Alone);
     if let Some(refusal) = args.refusal(is_alone) {
-        return ranks.run(screen, |_, _| Err(CliError::Usage(refusal.into())));
+        return ranks.run(screen, |_, _| Err(CliError::Usage(refusal.clone())));
     }
     #[cfg(feature = "cuda")]
     if let Some(card) = &args.card {
+        args.check_json()?;
         return modelled::run(args, &args.subject()?, card, screen);
     }
     #[cfg(not(feature = "cuda"))]
@@ -110,20 +111,28 @@ pub(crate) fn run(args: &Args, ranks: &Ranks, screen: &mut Screen) -> Outcome {
 
 impl Args {
     /// What does not go together with several ranks, or without.
-    fn refusal(&self, is_alone: bool) -> Option<&'static str> {
-        match is_alone {
-            true if self.link.is_some() => {
-                Some("--link is what connects several ranks, and this is one process")
-            }
-            false if self.card.is_some() => Some("--model needs no card and no ranks: one process runs it"),
+    fn refusal(&self, is_alone: bool) -> Option<String> {
+        let refusal = match is_alone {
+            true if self.link.is_some() => "--link is what connects several ranks, and this is one process",
+            true => return self.exchange.refusal(self.shard_optimizer, false),
+            false if self.card.is_some() => "--model needs no card and no ranks: one process runs it",
             false if self.work != Work::Train => {
-                Some("several ranks run --work train: one process runs other works")
+                "several ranks run --work train: one process runs other works"
             }
             false if self.program.is_given() => {
-                Some("several ranks run a model's training step: one process runs --program")
+                "several ranks run a model's training step: one process runs --program"
             }
-            _ => None,
-        }
+            false => return None,
+        };
+        Some(refusal.into())
+    }
+
+    /// Refuses a place for the results where they cannot be written, or that is one of the files that are read.
+    fn check_json(&self) -> Result<(), CliError> {
+        let files = self.program.files();
+        let sources = self.model.config.iter().chain(&self.inputs).chain(&files);
+        let sources: Vec<_> = sources.map(PathBuf::as_path).collect();
+        self.json.iter().try_for_each(|path| check_derived(path, &sources))
     }
 
     fn subject(&self) -> Result<Subject, CliError> {
@@ -156,6 +165,10 @@ impl Args {
 /// A process alone, or the first of several ranks, shows what it has measured.
 fn measured(args: &Args, rank: Option<&Rank>, screen: Option<&mut Screen>) -> Outcome {
     let made = || -> Result<_, CliError> {
+        // One of several ranks writes.
+        if screen.is_some() {
+            args.check_json()?;
+        }
         let subject = args.subject()?;
         let target = args.target(rank)?.start();
         // Before the program takes its memory.
@@ -241,8 +254,7 @@ fn measured(args: &Args, rank: Option<&Rank>, screen: Option<&mut Screen>) -> Ou
             "kernels": groups,
             "each": each,
         });
-        let sources: Vec<_> = args.model.config.as_deref().into_iter().collect();
-        write_derived(path, &format!("{document:#}\n"), &sources)?;
+        write_derived(path, &format!("{document:#}\n"), &[])?;
     }
     Ok(ExitCode::SUCCESS)
 }

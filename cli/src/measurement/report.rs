@@ -1,8 +1,8 @@
 //! `kernfusion report`: a page about a training run.
 
 use crate::Outcome;
-use crate::common::destination::write_derived;
 use crate::common::destination::{EXPERIMENT_LOG, LOG};
+use crate::common::destination::{check_derived, write_derived};
 use crate::common::error::CliError;
 use crate::common::screen::Screen;
 use crate::report::{Description, run_page};
@@ -38,10 +38,11 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
             (args.run.clone(), directory, args.run.with_extension("html"))
         }
     };
+    let page = args.output.unwrap_or(page);
+    check_derived(&page, &[&log])?;
     let description = directory.join(Description::FILE);
     let about = description.exists().then(|| Description::read(&description)).transpose()?;
     let rows = Row::read_all(&log)?;
-    let page = args.output.unwrap_or(page);
     write_derived(&page, &run_page(&name(&args.run), about.as_ref(), &rows), &[&log])?;
     screen.line(format!("report in {}", page.display()));
     Ok(ExitCode::SUCCESS)

@@ -2,6 +2,7 @@
 
 use super::fuzz;
 use crate::Outcome;
+use crate::common::error::CliError;
 use crate::common::machine;
 use crate::common::model::TargetArgs;
 use crate::common::screen::{Screen, progress};
@@ -51,19 +52,19 @@ pub(crate) struct Args {
     seed: u64,
     /// Instead of all that: N random programs at scale with everything that must hold of them, on the CPU. Each has a seed of its own,
     /// the numbers from --seed on
-    #[arg(long, value_name = "N", conflicts_with_all = ["random", "small", "filter", "verbose", "device"])]
+    #[arg(long, value_name = "N", conflicts_with_all = OF_CASES)]
     programs: Option<u64>,
     /// Stop after T seconds, even if programs are left
-    #[arg(long, value_name = "T", requires = "programs")]
+    #[arg(long, value_name = "T", requires = "programs", conflicts_with_all = OF_CASES)]
     seconds: Option<u64>,
     /// Write the findings and the counts of --programs to this file
-    #[arg(long, value_name = "FILE.json", requires = "programs")]
+    #[arg(long, value_name = "FILE.json", requires = "programs", conflicts_with_all = OF_CASES)]
     json: Option<PathBuf>,
     /// Directory for what is found: for each, the smallest program that shows it
-    #[arg(long, value_name = "DIR", requires = "programs")]
+    #[arg(long, value_name = "DIR", requires = "programs", conflicts_with_all = OF_CASES)]
     keep: Option<PathBuf>,
     /// Processes that judge programs at a time [default: one for each core]
-    #[arg(long, value_name = "N", requires = "programs", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", requires = "programs", conflicts_with_all = OF_CASES, value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
     /// Judge the programs of the seeds that come in
     #[arg(long, hide = true, requires = "programs")]
@@ -81,6 +82,9 @@ pub(crate) struct Args {
     #[arg(long)]
     verbose: bool,
 }
+
+/// Flags of cases that are there; with them clap does not ask for --programs.
+const OF_CASES: [&str; 6] = ["random", "small", "filter", "share", "verbose", "device"];
 
 /// A program with its inputs, and how far an execution may be off.
 struct Case {
@@ -121,11 +125,14 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
     }
     let targets = [args.target.target(Mode::Eager)?.start(), args.target.target(Mode::Compiled)?.start()];
     let mut cases = cases(&args)?;
-    // What multiplies no bytes was judged with products of f32.
-    cases.retain(|case| targets[1].check_products(&case.graph).is_ok());
     if let Some(filter) = &args.filter {
         cases.retain(|case| case.name.contains(filter));
+        if cases.is_empty() {
+            return Err(CliError::Usage(format!("no case has a name that contains {filter:?}")));
+        }
     }
+    // What multiplies no bytes was judged with products of f32.
+    cases.retain(|case| targets[1].check_products(&case.graph).is_ok());
     if let Some((part, of)) = args.share {
         let mut number = 0..;
         cases.retain(|_| number.next().is_some_and(|number| number % of == part - 1));

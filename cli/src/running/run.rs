@@ -3,6 +3,7 @@
 use crate::Outcome;
 use crate::common::destination::check_derived;
 use crate::common::error::{CliError, in_file};
+use crate::common::folder::{Kind, expect};
 use crate::common::imported::read_graph;
 use crate::common::imported::{program_file, weights_file};
 use crate::common::model::TargetArgs;
@@ -43,7 +44,7 @@ pub(crate) struct Args {
     target: TargetArgs,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum RunMode {
     /// The slow evaluator that judges every other execution
     Reference,
@@ -54,8 +55,21 @@ enum RunMode {
 }
 
 pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
-    let graph = read_graph(&args.file)?;
+    if args.mode == RunMode::Reference && !args.target.is_default() {
+        let reason =
+            "--mode reference evaluates as the program says, on this CPU: leave out where and how it runs";
+        return Err(CliError::Usage(reason.into()));
+    }
+    if args.file.is_dir() {
+        expect(&args.file, Kind::Imported)?;
+    }
     let weights = weights_file(&args.file);
+    if let Some(path) = &args.outputs {
+        let program = program_file(&args.file);
+        let files = args.inputs.iter().chain(&weights).map(PathBuf::as_path);
+        check_derived(path, &files.chain([&*program]).collect::<Vec<_>>())?;
+    }
+    let graph = read_graph(&args.file)?;
     let mut inputs = weights.as_deref().map_or_else(|| Ok(Tensors::new()), tensor_file::read)?;
     inputs.extend(args.inputs.as_deref().map_or_else(|| Ok(Tensors::new()), tensor_file::read)?);
     check(&graph, &inputs, args.inputs.as_ref().unwrap_or(&args.file))?;
@@ -69,13 +83,7 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
         RunMode::Compiled => native(Mode::Compiled)?,
     };
     match &args.outputs {
-        Some(path) => {
-            let program = program_file(&args.file);
-            let files = args.inputs.iter().chain(&weights).map(PathBuf::as_path);
-            let sources: Vec<_> = files.chain([&*program]).collect();
-            check_derived(path, &sources)?;
-            tensor_file::write(path, &results)?;
-        }
+        Some(path) => tensor_file::write(path, &results)?,
         None => results.iter().for_each(|(name, tensor)| screen.line(format!("{name} : {}", tensor.ty()))),
     }
     Ok(ExitCode::SUCCESS)

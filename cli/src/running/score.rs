@@ -1,7 +1,7 @@
 //! `kernfusion score`: how likely a model finds a text.
 
 use crate::Outcome;
-use crate::common::destination::write_derived;
+use crate::common::destination::{check_derived, write_derived};
 use crate::common::error::{CliError, in_file};
 use crate::common::model::ExecutionArgs;
 use crate::common::screen::Screen;
@@ -36,12 +36,20 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
+    let files = args.source.files();
+    let sources: Vec<_> = files.iter().map(PathBuf::as_path).collect();
+    args.json.iter().try_for_each(|path| check_derived(path, &sources))?;
     let target = args.execution.target()?;
     let scorer = match args.source.open()? {
         Source::Checkpoint(checkpoint) => TextScorer::from_checkpoint(*checkpoint, &target),
         Source::Published(model) => TextScorer::from_published(&model, &target),
     };
     let mut scorer = scorer.map_err(|error| in_file(args.source.path(), error))?;
+    if args.text.is_some() && scorer.tokenizer().is_none() {
+        let reason =
+            "--text: the model has no tokenizer.json, which texts need: give the tokens by their ids (--ids)";
+        return Err(CliError::Usage(reason.into()));
+    }
     let (flag, score) = match (&args.text, &args.ids) {
         (Some(text), _) => ("--text", scorer.score_text(text)),
         (None, ids) => ("--ids", scorer.score(ids.as_deref().unwrap_or_default())),
@@ -56,7 +64,7 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let pieces: Vec<_> = score.tokens.iter().map(|&token| piece(token).unwrap_or_default()).collect();
     table(&score, &pieces, screen);
     if let Some(path) = &args.json {
-        write_derived(path, &format!("{:#}\n", figures(&score, &pieces)), &[args.source.path()])?;
+        write_derived(path, &format!("{:#}\n", figures(&score, &pieces)), &sources)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -24,13 +24,13 @@ pub(crate) struct ArchiveArgs {
     #[arg(long = "program", value_name = "FILE.pt2|FILE.onnx|DIR", requires_all = ["data", "loss", "out"], conflicts_with_all = OF_PRESETS)]
     archive: Option<PathBuf>,
     /// With --program: what becomes small, the cross-entropy or the mean square of the first output and "target", or output N, a scalar
-    #[arg(long, value_name = "cross-entropy|mse|output:N", requires = "archive")]
+    #[arg(long, value_name = "cross-entropy|mse|output:N", requires = "archive", conflicts_with_all = OF_PRESETS)]
     loss: Option<Loss>,
     #[command(flatten)]
     extents: ExtentArgs,
 }
 
-/// Flags of models that read a text.
+/// Flags of models that read a text. With them clap asks for no archive, so that `--loss` has to refuse them by itself.
 const OF_PRESETS: [&str; 24] = [
     "preset",
     "config",

@@ -34,15 +34,15 @@ pub(crate) struct ExchangeArgs {
     /// Of several ranks (mpirun): as what they exchange gradients; bf16 sends half as many bytes, and rounds them [default: f32]
     #[arg(long, value_enum, value_name = "TYPE")]
     exchange: Option<ExchangeArg>,
-    /// Of several ranks: who sums what they exchange
-    #[arg(long, value_enum, value_name = "WHO", default_value = "ordered")]
-    collectives: CollectivesArg,
-    /// Of several ranks: seconds without a sign of life from one after which all end; 0: never
-    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(..=86_400))]
-    heartbeat_timeout: u32,
-    /// Of several ranks: seconds that one which lives may keep others waiting in an exchange until all end; 0: for ever
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(..=86_400))]
-    exchange_timeout: u32,
+    /// Of several ranks: who sums what they exchange [default: ordered]
+    #[arg(long, value_enum, value_name = "WHO")]
+    collectives: Option<CollectivesArg>,
+    /// Of several ranks: seconds without a sign of life from one after which all end; 0: never [default: 5]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(..=86_400))]
+    heartbeat_timeout: Option<u32>,
+    /// Of several ranks: seconds that one which lives may keep others waiting in an exchange until all end; 0: for ever [default: 600]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(..=86_400))]
+    exchange_timeout: Option<u32>,
 }
 
 /// As what ranks exchange gradients.
@@ -72,8 +72,8 @@ impl ExchangeArgs {
     /// Who sums.
     pub(crate) fn collectives(&self) -> Collectives {
         match self.collectives {
-            CollectivesArg::Ordered => Collectives::Ordered,
-            CollectivesArg::Library => Collectives::Library,
+            None | Some(CollectivesArg::Ordered) => Collectives::Ordered,
+            Some(CollectivesArg::Library) => Collectives::Library,
         }
     }
 
@@ -84,11 +84,24 @@ impl ExchangeArgs {
 
     /// What ranks that are processes do about a wait in vain.
     pub(crate) fn watch(&self) -> Watch {
-        Watch {
-            silence: seconds(self.heartbeat_timeout),
-            wait: seconds(self.exchange_timeout),
-            tell: in_vain,
-        }
+        Watch { silence: seconds(self.heartbeat_timeout.unwrap_or(5)), wait: self.wait(), tell: in_vain }
+    }
+
+    fn wait(&self) -> Option<Duration> {
+        seconds(self.exchange_timeout.unwrap_or(600))
+    }
+
+    /// What one process has no use for. A run that goes on compares `--exchange` with that of its checkpoint.
+    pub(crate) fn refusal(&self, shards: bool, resumes: bool) -> Option<String> {
+        let flags = [
+            ("--shard-optimizer", shards),
+            ("--exchange", self.exchange.is_some() && !resumes),
+            ("--collectives", self.collectives.is_some()),
+            ("--heartbeat-timeout", self.heartbeat_timeout.is_some()),
+            ("--exchange-timeout", self.exchange_timeout.is_some()),
+        ];
+        let (flag, _) = flags.into_iter().find(|(_, is_given)| *is_given)?;
+        Some(format!("{flag} is for several ranks (mpirun, kernfusion launch), and this is one process"))
     }
 }
 
@@ -109,7 +122,7 @@ pub(crate) enum Ranks {
 impl Ranks {
     /// As many threads of this process.
     pub(crate) fn threads(count: usize, args: &ExchangeArgs) -> Self {
-        Ranks::Threads(count, seconds(args.exchange_timeout))
+        Ranks::Threads(count, args.wait())
     }
 
     /// This process alone, or those that a launcher has started.

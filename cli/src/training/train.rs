@@ -18,7 +18,7 @@ use clap::ValueEnum;
 use kernfusion::compile::{Mode, Target};
 use kernfusion::models::ModelConfig;
 use kernfusion::optim::{Optimizer, Schedule};
-use kernfusion_lm::checkpoint::Checkpoint;
+use kernfusion_lm::checkpoint::{CHECKPOINT_FILE, Checkpoint};
 use kernfusion_lm::record::{Adaptation, Record, Settings, TextRecord};
 use kernfusion_lm::text::{Corpus, Order, Tokenizer};
 use kernfusion_lm::train::{Ending, Trainer, TrainingRun};
@@ -168,6 +168,9 @@ enum OrderArg {
 }
 
 pub(crate) fn run(args: &Args, ranks: &Ranks, screen: &mut Screen) -> Outcome {
+    if let Some(refusal) = args.refusal(matches!(ranks, Ranks::Alone)) {
+        return ranks.run(screen, |_, _| Err(CliError::Usage(refusal.clone())));
+    }
     if let Some(archive) = args.archive.archive()? {
         return match ranks {
             Ranks::Alone => args.archive.train(archive, &args.of_archive()?, screen),
@@ -329,6 +332,14 @@ fn resumed(
     note: &mut dyn FnMut(String),
 ) -> Result<Trainer, CliError> {
     let checkpoint = Checkpoint::load(from).map_err(kernfusion_lm::Error::from)?;
+    if let Some(method) = checkpoint.meta.training["method"].as_str() {
+        let made = if method == "import" { "that was imported".into() } else { format!("of tune {method}") };
+        let reason = format!(
+            "this is a model {made}, not a run of train: begin a run with its parameters (--init {}), or tune it (--checkpoint)",
+            from.join(CHECKPOINT_FILE).display()
+        );
+        return Err(CliError::Content { path: from.into(), reason });
+    }
     let stored = Record::read(&checkpoint.meta).map_err(|error| in_file(from, error))?;
     let file = args.data.clone().or_else(|| stored.text.file.as_ref().map(PathBuf::from));
     let corpus = corpus(file.as_deref(), &stored.config)?;
@@ -393,6 +404,16 @@ impl Args {
         let target = self.memory.limit(target).shard_optimizer(self.shard_optimizer);
         let target = target.collectives(self.exchange.collectives());
         Ok(ranks::target(target, rank, self.target.chooses_threads()))
+    }
+
+    /// What would mean nothing here.
+    fn refusal(&self, is_alone: bool) -> Option<String> {
+        let is_averaged = matches!(self.optimizer, Some(OptimizerArg::Asgd));
+        if self.average_from.is_some() && !is_averaged {
+            return Some("--average-from is for --optimizer asgd".into());
+        }
+        let of_ranks = || self.exchange.refusal(self.shard_optimizer, self.resume.is_some());
+        if is_alone { of_ranks() } else { None }
     }
 
     /// The run of a model that PyTorch exported.

@@ -146,6 +146,10 @@ impl Args {
 }
 
 pub(crate) fn run(args: &Args, ranks: &Ranks, screen: &mut Screen) -> Outcome {
+    let of_ranks = args.exchange().refusal(false, false);
+    if let (Ranks::Alone, Some(refusal)) = (ranks, of_ranks) {
+        return Err(CliError::Usage(refusal));
+    }
     match (&args.method, ranks) {
         (Method::Sft(args), _) => ranks.run(screen, |rank, screen| supervised(args, rank, screen)),
         (Method::Reward(args), _) => ranks.run(screen, |rank, screen| reward(args, rank, screen)),

@@ -15,8 +15,26 @@ fn wrong_flags_are_one_line() {
     work.write("heads.json", r#"{"width": 10, "heads": 4}"#);
     let cases = [
         ("", "requires a subcommand"),
-        ("trian", "unrecognized subcommand 'trian'"),
-        ("train --stepz 3", "unexpected argument '--stepz'"),
+        ("trian", "unrecognized subcommand 'trian'; tip: a similar subcommand exists: 'train'"),
+        ("train --stepz 3", "unexpected argument '--stepz' found; tip: a similar argument exists: '--steps'"),
+        ("train --average-from 3", "--average-from is for --optimizer asgd"),
+        (
+            "train --shard-optimizer",
+            "--shard-optimizer is for several ranks (mpirun, kernfusion launch), and this is one process",
+        ),
+        ("train --exchange bf16", "--exchange is for several ranks"),
+        ("train --loss mse --preset tiny", "cannot be used with"),
+        ("profile --collectives library", "--collectives is for several ranks"),
+        ("profile --exchange-timeout 5", "--exchange-timeout is for several ranks"),
+        (
+            "tune ppo --checkpoint a --reward a --data b --out c --heartbeat-timeout 3",
+            "--heartbeat-timeout is for several ranks",
+        ),
+        ("bench --preset tiny --inputs none.safetensors", "cannot be used with"),
+        ("profile --config small.json --inputs none.safetensors", "cannot be used with"),
+        ("selftest --filter nope", "no case has a name that contains \"nope\""),
+        ("selftest --json x.json --filter exp", "cannot be used with"),
+        ("explain --ranks 2 --link 25GB/s,5us --threads 1 --bandwidth 9GB/s", "cannot be used with"),
         ("train --steps many", "invalid value 'many' for '--steps <N>'"),
         ("train --threads 0", "'0' for '--threads <N>'"),
         ("train --memory-limit much", "no size: write bytes, or a number with one of KiB, MiB, GiB"),
@@ -65,6 +83,11 @@ fn wrong_flags_are_one_line() {
         ("dump --stage cuda --format json", "--stage cuda has no json form, but text only"),
         ("dump --stage cuda --kernel none", "no kernel has a name that contains \"none\""),
         ("dump --stage fuse --kernel none", "no kernel has a name that contains \"none\""),
+        (
+            "dump --stage trace --kernel attn",
+            "--kernel is for --stage fuse, schedule, clif, asm, cuda and ptx",
+        ),
+        ("dump --stage fuse --format json --kernel attn", "--kernel is for --stage fuse, schedule, clif"),
         ("dump --preset tiny --loss mse --stage fuse", "'--preset <NAME>' cannot be used with"),
         ("explain --preset tiny --loss mse", "'--preset <NAME>' cannot be used with"),
         ("dump --stage fuse --arch sm_9", "an architecture is sm_80, sm_90a or compute_90a, say"),
@@ -240,6 +263,94 @@ fn a_full_disk_leaves_the_old_checkpoint() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let ended = end(work.command("presets").stdout(full).spawn().unwrap());
     assert!(ended.err.starts_with("error: cannot write to standard output: "), "{}", ended.err);
+}
+
+/// Where a result cannot be written is said before anything is done: none of these commands says a word of what it has found.
+#[test]
+fn a_place_for_results_is_looked_at_first() {
+    let work = Workplace::new();
+    work.write("one.kir", ONE);
+    work.succeed_training("--steps 1");
+    std::fs::create_dir(work.path("folder")).unwrap();
+    let small = "--config small.json --batch-size 2";
+    let commands = [
+        format!("bench {small} --steps 1 --json"),
+        format!("bench {small} --steps 1 --html"),
+        "bench --program one.kir --steps 1 --json".into(),
+        format!("profile {small} --steps 1 --json"),
+        format!("explain {small} --json"),
+        format!("dump {small} --stage trace -o"),
+        "score --checkpoint run --ids 1,2 --json".into(),
+        "report run -o".into(),
+        "run one.kir --outputs".into(),
+        "selftest --programs 1 --json".into(),
+    ];
+    for command in commands {
+        for (place, expected) in [
+            ("nope/x", "cannot write nope/x: there is no folder nope"),
+            ("folder", "cannot write folder: it is a folder"),
+        ] {
+            let flags = format!("{command} {place}");
+            let ended = work.run(&flags);
+            assert_eq!(ended.out, "", "{flags}");
+            assert_eq!(message(ended, &flags), expected, "{flags}");
+        }
+    }
+    assert!(!work.path("nope").exists());
+    for (flags, file) in [
+        ("bench --program one.kir --json one.kir", "one.kir"),
+        ("explain --program one.kir --json one.kir", "one.kir"),
+        ("profile --config small.json --json small.json", "small.json"),
+    ] {
+        let ended = work.run(flags);
+        assert_eq!(ended.out, "", "{flags}");
+        assert!(
+            message(ended, flags).starts_with(&format!("{file}: it is not replaced by what is made from"))
+        );
+    }
+    for more in ["--dtype bf16", "--device cuda", "--f32-products x6", "--check-finite"] {
+        let message = work.fail(&format!("run one.kir --mode reference {more}"));
+        assert!(message.starts_with("--mode reference evaluates as the program says"), "{message}");
+    }
+}
+
+/// A folder of another kind than the command takes is called what it is.
+#[test]
+fn folders_of_another_kind_are_called_what_they_are() {
+    let work = Workplace::new();
+    work.succeed_training("--steps 1");
+    work.succeed("export run -o published");
+    let linear = super::fixture::fixture("linear.pt2");
+    work.succeed(&format!("import {} -o imported", linear.display()));
+    let is_run = "run: this is a checkpoint: generate";
+    let is_imported = "imported: this is the folder of an imported model: run";
+    let is_published = "published: this is a model in the layout of Hugging Face: generate";
+    let elsewhere = format!("export {} -o x", linear.display());
+    let cases = [
+        ("export run --format onnx -o x", is_run),
+        ("import run -o x", is_run),
+        ("generate --model run", is_run),
+        ("chat --model run --message a", is_run),
+        ("run run", is_run),
+        ("bench --program run", is_run),
+        ("dump run --stage trace", is_run),
+        ("bisect run", is_run),
+        ("export imported -o x", is_imported),
+        ("generate --checkpoint imported", is_imported),
+        ("compile --checkpoint imported -o x", is_imported),
+        ("score --model imported --ids 1", is_imported),
+        ("generate --checkpoint published", is_published),
+        ("tune sft --checkpoint published --data x --out x", is_published),
+        ("export published -o x", is_published),
+        (&elsewhere, "this is a model from elsewhere: say --format onnx"),
+        ("generate --model published", "published has no tokenizer.json, which texts need"),
+        ("score --model published --text a", "which texts need: give the tokens by their ids (--ids)"),
+    ];
+    for (flags, expected) in cases {
+        let message = work.fail(flags);
+        assert!(message.contains(expected), "{flags}: {message}");
+    }
+    assert!(!work.path("x").exists());
 }
 
 /// Flags of commands that read FILE.
