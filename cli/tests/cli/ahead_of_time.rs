@@ -180,7 +180,7 @@ fn what_is_wrong_is_said_in_one_line() {
         ("--preset bert-tiny -o bert", "only a decoder"),
         ("--preset tiny --work train -o x", "--work: only decode and prefill"),
         ("--preset tiny --name a-b -o x", "--name: \"a-b\" is not a name in C"),
-        ("--program run -o x", "run/weights.safetensors"),
+        ("--program run -o x", "run: this is a checkpoint: generate, score, compile"),
         ("--program run --preset tiny -o x", "cannot be used with"),
         ("--preset tiny --dim x.0=2 -o x", "--dim is of an archive"),
         ("--preset tiny -o run", "run is not empty; nothing was written"),
