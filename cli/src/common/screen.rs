@@ -1,6 +1,7 @@
 //! Standard output for people and pipes, and progress on a terminal.
 
 use crate::common::error::CliError;
+pub(crate) use crate::report::plot::counted;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{self, BufWriter, ErrorKind, IsTerminal, Stdout, Write};
 
@@ -70,16 +71,6 @@ pub(crate) fn grouped(number: u64) -> String {
         text.push(digit);
     }
     text
-}
-
-/// A number of things, such as 1 thread, 2 threads and 2 classes.
-pub(crate) fn counted(number: usize, thing: &str) -> String {
-    let end = match number {
-        1 => "",
-        _ if thing.ends_with('s') || thing.ends_with("ch") => "es",
-        _ => "s",
-    };
-    format!("{} {thing}{end}", grouped(number as u64))
 }
 
 /// Bytes in MiB.

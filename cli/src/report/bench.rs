@@ -3,8 +3,7 @@
 use super::bars::{Bar, bars};
 use super::description::memory;
 use super::page::{page, section, table};
-use super::plot::{grouped, median, number};
-use crate::common::screen::counted;
+use super::plot::{counted, grouped, median, number};
 use kernfusion_lm::jsonl::RowsError;
 use kernfusion_lm::{Error, Result};
 use serde::{Deserialize, Serialize};

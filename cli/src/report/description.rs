@@ -1,8 +1,7 @@
 //! What a run is and where it ran, for readers of its figures.
 
 use super::page::pairs;
-use super::plot::number;
-use crate::common::screen::counted;
+use super::plot::{counted, number};
 use kernfusion::models::ModelConfig;
 use kernfusion_lm::record::{Settings, TextRecord};
 use kernfusion_lm::{Error, Result};

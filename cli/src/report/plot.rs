@@ -109,6 +109,16 @@ pub(crate) fn smoothed(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     points.iter().enumerate().map(|(place, point)| (point.0, mean(place))).collect()
 }
 
+/// A number of things, such as 1 thread, 2 threads and 2 classes.
+pub(crate) fn counted(number: usize, thing: &str) -> String {
+    let end = match number {
+        1 => "",
+        _ if thing.ends_with('s') || thing.ends_with("ch") => "es",
+        _ => "s",
+    };
+    format!("{} {thing}{end}", grouped(number as f64))
+}
+
 /// A number as people write it: few digits, powers of ten where they are shorter.
 pub(crate) fn number(x: f64) -> String {
     let magnitude = x.abs();
