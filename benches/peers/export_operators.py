@@ -280,7 +280,7 @@ class Corners(torch.nn.Module):
         half = (x * 0 + 200).to(torch.float16).repeat(1, 300)
         divisors = torch.tensor([0.1, 3.0, inf, -inf])
         return [
-            attention(seen, seen, seen, mask), attention(q, q, q, torch.where(mask, 0.0, -inf)), o.logsumexp.default(ends, [1]),
+            attention(seen, seen, seen, mask), attention(q, q, q, torch.where(mask, 0.0, -inf)), attention(q, q, q, torch.where(mask, 0.0, torch.finfo(torch.float32).min)), o.logsumexp.default(ends, [1]),
             o.logaddexp.default(ends, ends), o.cumsum.default(large, 1), o.mean.dim(half, [1]), o.linalg_vector_norm.default(half, 2, [1]),
             o.fmod.Tensor(x * 1e7, divisors), o.remainder.Tensor(x * 1e7, divisors), o.remainder.Scalar(x * 0 + 1, 0.1), o.floor_divide.default(x * 0 + 1, 0.1),
             o._to_copy.default(large - 2**24 + 127, dtype=torch.int8), o.to.dtype((x * 1000).int(), torch.int8), o.softplus.default(x, 2.0, 1.0),

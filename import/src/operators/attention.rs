@@ -58,21 +58,25 @@ pub(super) fn attended(
     let shares = dropped(call, &shares, call.number_or("dropout_p", 0.0)?)?;
     let mixed = shares.matmul(&value);
     Ok(vec![match is_masked {
-        // Of a row that sees nothing; a NaN stays one.
-        true => scores.max_keep(&[-1]).stop_gradient().le(LOWEST / 2.0).select(0.0, mixed),
+        // Of a row that sees nothing.
+        true => scores.max_keep(&[-1]).stop_gradient().eq(LOWEST).select(0.0, mixed),
         false => mixed,
     }])
 }
 
-/// So far below all scores that `exp` of the distance is 0.
+/// So far below all scores that `exp` of the distance is 0, and that adding a score changes nothing. Masks have −∞ instead, the least number of a type, or
+/// one like −10⁴.
 const LOWEST: f64 = -1e38;
 
-/// Scores, and [`LOWEST`] where they are masked. That is finite, so that softmax of a row that sees nothing has no NaN, whose gradient would not vanish.
+/// Scores, and [`LOWEST`] where the mask is false or −∞. That is finite, so that softmax of a row that sees nothing has no NaN, whose gradient would not vanish.
 fn masked(scores: &Tensor, mask: &Tensor) -> Tensor {
     let scores = if scores.dtype() == DType::F16 { scores.cast(DType::F32) } else { scores.clone() };
     match mask.dtype() {
         DType::Bool => mask.select(&scores, LOWEST),
-        _ => &scores + as_dtype(mask, scores.dtype()).maximum(LOWEST),
+        _ => {
+            let mask = as_dtype(mask, scores.dtype());
+            &scores + mask.eq(f64::NEG_INFINITY).select(LOWEST, &mask)
+        }
     }
 }
 

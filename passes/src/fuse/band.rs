@@ -218,7 +218,6 @@ impl Proof<'_> {
                 (Binary::Add | Binary::Sub, Known::Zero, Known::Zero) => Known::Zero,
                 (Binary::Add | Binary::Sub, Known::Lowest, Known::Nothing | Known::Zero)
                 | (Binary::Add, Known::Nothing | Known::Zero, Known::Lowest) => Known::Lowest,
-                (Binary::Max, Known::Lowest, other) | (Binary::Max, other, Known::Lowest) => other,
                 (Binary::Mul | Binary::Div, Known::Lowest, _) if is_positive(y) => Known::Lowest,
                 (Binary::Mul, _, Known::Lowest) if is_positive(x) => Known::Lowest,
                 (Binary::And, Known::Truth(false), _) | (Binary::And, _, Known::Truth(false)) => {
