@@ -14,6 +14,8 @@ use crate::state::{State, Value};
 use kernfusion_ir::{DType, TensorType};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+/// What files of safetensors have beside tensors.
+const OF_FORMAT: &str = "__metadata__";
 /// What PyTorch's exporter says of an initializer.
 pub(super) const KIND: &str = "pkg.torch.export.graph_signature.InputSpec.kind";
 
@@ -28,6 +30,9 @@ impl<'m> Reader<'m> {
             let fault = |reason| format!("tensor \"{name}\": {reason}");
             if name.is_empty() || self.has(name) {
                 return Err(fault("it has no name, or one that is there already".into()));
+            }
+            if name == OF_FORMAT {
+                return Err(fault("its name is one that safetensors files keep for themselves".into()));
             }
             let (ty, _) = described(proto).map_err(fault)?;
             let may_be_state = ty.rank() > 0 || kinds.get(name) == Some(&"PARAMETER");
@@ -92,6 +97,11 @@ impl<'m> Reader<'m> {
         for (name, ty) in inputs {
             if self.has(name) {
                 return Err(format!("two inputs are \"{name}\""));
+            }
+            if name == OF_FORMAT {
+                return Err(format!(
+                    "an input is \"{name}\", a name that safetensors files keep for themselves"
+                ));
             }
             let ty = input_type(name, ty, &sizes).map_err(|reason| format!("input \"{name}\": {reason}"))?;
             self.values.insert(name.into(), self.trace.input(name, ty.shape.clone(), ty.dtype));

@@ -116,14 +116,23 @@ pub(crate) fn checkpoints() -> Vec<Folder> {
 
 /// Small models that PyTorch exported.
 pub(crate) fn archives() -> Vec<Folder> {
-    ["linear", "gpt2"]
-        .map(|name| one("model.pt2", read(&repository(&format!("import/tests/fixtures/{name}.pt2")))))
-        .into()
+    ["linear", "gpt2"].map(|name| one("model.pt2", fixture(&format!("{name}.pt2")))).into()
+}
+
+/// A fixture of the crate that imports models, which may be packed by zlib.
+fn fixture(name: &str) -> Vec<u8> {
+    let file = repository("import/tests/fixtures").join(name);
+    match std::fs::read(&file) {
+        Ok(content) => content,
+        Err(_) => {
+            let packed = read(&file.with_added_extension("z"));
+            miniz_oxide::inflate::decompress_to_vec_zlib(&packed).expect("a packed file")
+        }
+    }
 }
 
 /// A small ONNX file and the archive that has its weights.
 pub(crate) fn onnx_files() -> Vec<Folder> {
-    let fixture = |name: &str| read(&repository(&format!("import/tests/fixtures/{name}")));
     let names = [("model.onnx", "linear.onnx"), ("linear.pt2", "linear.pt2")];
     vec![names.map(|(name, file)| (name.to_string(), fixture(file))).into()]
 }
