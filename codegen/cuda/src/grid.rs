@@ -11,7 +11,7 @@ pub const MOST_BLOCKS: [usize; 3] = [i32::MAX as usize, 65_535, 65_535];
 /// Bytes of shared memory of a block, less those that a launch may ask for: functions that do have arrays of a few numbers beside it.
 const OF_ARRAYS: usize = 1 << 10;
 
-/// The most bytes that launches ask for where a block may have so many.
+/// The most bytes that a launch may ask for on a card that gives a block this many.
 pub(super) fn launched_bytes(of_block: usize) -> usize {
     of_block.saturating_sub(OF_ARRAYS)
 }

@@ -42,7 +42,7 @@ impl Reader<'_> {
             "onnx.Add" => i64::wrapping_add,
             "onnx.Sub" => i64::wrapping_sub,
             "onnx.Mul" => i64::wrapping_mul,
-            "onnx.Div" => |x, y| if y == 0 { 0 } else { x.wrapping_div(y) },
+            "onnx.Div" => i64::wrapping_div,
             "onnx.Min" => i64::min,
             "onnx.Max" => i64::max,
             _ => return None,
@@ -59,6 +59,9 @@ impl Reader<'_> {
         let spread = |numbers: Vec<i64>| numbers.into_iter().cycle().take(ty.elements()).collect::<Vec<_>>();
         let mut numbers = spread(operands.next()?);
         for other in operands.map(spread) {
+            if operator.name == "onnx.Div" && other.contains(&0) {
+                return None;
+            }
             numbers.iter_mut().zip(other).for_each(|(x, y)| *x = of_two(*x, y));
         }
         Some(Constant::wide(ty, numbers))

@@ -40,7 +40,7 @@ pub(super) fn arranged(graph: &GraphProto) -> HashMap<&str, Arranged> {
     read.for_each(|name| *reads.entry(name).or_default() += 1);
     let initializers: HashMap<_, _> =
         graph.initializer.iter().map(|proto| (proto.name.as_str(), proto)).collect();
-    let of_node = |node: &'_ NodeProto| {
+    let of_node = |node: &NodeProto| {
         let [_, bytes, scales, ..] = &node.input[..] else { return None };
         let [packed, kept] = [bytes, scales].map(|name| initializers.get(name.as_str()).copied());
         let blocks = blocks(node, packed?, kept?)?;

@@ -43,7 +43,7 @@ fn pooled<const N: usize, const LARGEST: bool>(call: &Call<'_>) -> Built {
     pooled_in::<N, LARGEST>(call, &x, window, [0; N])
 }
 
-/// Over a tensor of which so many positions behind each axis are padding.
+/// Over a tensor whose last positions along each axis, as many as `behind` says, are padding.
 pub(super) fn pooled_in<const N: usize, const LARGEST: bool>(
     call: &Call<'_>,
     x: &Tensor,

@@ -392,8 +392,8 @@ impl Planner<'_> {
         self.schedule.loops[stage].reads.insert(value);
     }
 
-    /// How many of these instructions computing the value again leaves, if it can be, and takes no more. Operands that several read are
-    /// computed for each: a chain of `x · x` takes twice as many for each link, which are never counted further than that.
+    /// What computing the value again leaves of a budget of instructions, if it is possible within that. An operand with several readers counts
+    /// for each of them, which doubles with each link of a chain of `x · x`: so counting ends with the budget.
     fn left(&self, value: Scalar, budget: usize) -> Option<usize> {
         if !self.varies(value) {
             return Some(budget);
