@@ -15,7 +15,7 @@ pub use execute::{Tensors, execute, execute_on};
 pub use lower::{Lowered, lower};
 pub use shards::Shards;
 pub use stages::{Parts, Stages};
-pub use target::{F32Products, Mode, Precision, Target};
+pub use target::{Bf16Products, F32Products, Mode, Precision, Target};
 
 use crate::error::{Error, Result};
 pub use crate::error::{LimitError, Maker, NonFinite};
@@ -113,11 +113,15 @@ fn check_mode(graph: &Graph, target: &Target) -> Result<()> {
             let reason = "TF32 is a number type of GPUs: the CPU's products are f32";
             return Err(Error::Configuration(reason.into()));
         }
-        (F32Products::X6 | F32Products::X3, true) => {
-            let reason = "x6 and x3 are products on tile units of CPUs: those of a GPU are exact or TF32";
+        (F32Products::X6 | F32Products::X3 | F32Products::Fixed, true) => {
+            let reason = "x6, x3 and fixed are products of CPUs: those of a GPU are exact or TF32";
             return Err(Error::Configuration(reason.into()));
         }
         _ => {}
+    }
+    if target.bf16_products == Bf16Products::Fixed && target.is_on_gpu() {
+        let reason = "fixed point is for products of bf16 on CPUs: those of a GPU are exact";
+        return Err(Error::Configuration(reason.into()));
     }
     if target.rank_count() > 1 && target.check_finite {
         let reason = "several ranks run without looking for numbers that are not finite";

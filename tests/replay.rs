@@ -187,6 +187,18 @@ fn two_hundred_steps_in_parts_of_bf16_are_those_of_pytorch() {
     }
 }
 
+/// Where the processor multiplies whole numbers of 16 bits.
+#[test]
+fn two_hundred_steps_in_fixed_point_are_those_of_pytorch() {
+    let of = |isa| Target::cpu().isa(isa).f32_products(F32Products::Fixed);
+    let gains = |isa: &Isa| of(*isa).f32_product_kind().is_ok_and(|kind| kind == F32Products::Fixed);
+    let Some(isa) = Isa::available().into_iter().find(gains) else { return };
+    let exact = losses(&fixture(), 200, &Target::cpu().isa(isa));
+    let fixed = losses(&fixture(), 200, &of(isa));
+    assert_ne!(exact, fixed, "some products are in fixed point");
+    check_losses("fixed point", &of(isa));
+}
+
 #[test]
 fn the_tile_unit_and_its_emulation_train_the_same_bits() {
     let units: Vec<_> = Isa::available().into_iter().filter(|isa| isa.has_tiles()).collect();

@@ -4,7 +4,7 @@ use crate::common::error::{CliError, in_file, read_text};
 use clap::ValueEnum;
 use kernfusion::Result;
 use kernfusion::WeightType;
-use kernfusion::compile::{Candidates, F32Products, Mode, Precision, Target};
+use kernfusion::compile::{Bf16Products, Candidates, F32Products, Mode, Precision, Target};
 use kernfusion::models::{Chunk, ModelConfig, preset};
 use kernfusion::optim::Optimizer;
 use kernfusion::trace::{Program, Trace};
@@ -308,6 +308,9 @@ pub(crate) struct TargetArgs {
     /// How products of f32 are computed
     #[arg(long, value_enum, value_name = "HOW", default_value = "exact")]
     f32_products: F32ProductsArg,
+    /// How products of bf16 are computed
+    #[arg(long, value_enum, value_name = "HOW", default_value = "exact")]
+    bf16_products: Bf16ProductsArg,
     /// The same as --f32-products tf32
     #[arg(long, conflicts_with = "f32_products")]
     tf32: bool,
@@ -331,6 +334,14 @@ enum DtypeArg {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Bf16ProductsArg {
+    /// By multiplications of bf16, or of f32 where the processor has nothing for bf16 that is faster
+    Exact,
+    /// As of f32, where the processor has nothing for bf16 that is faster than f32; elsewhere exact
+    Fixed,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum F32ProductsArg {
     /// By multiplications and additions of f32
     Exact,
@@ -340,6 +351,9 @@ enum F32ProductsArg {
     X6,
     /// On a CPU with tiles (AMX): by three products of bf16 each, errors about ten times those of f32; elsewhere exact
     X3,
+    /// On a CPU without tiles but with AVX-512 VNNI: in fixed point, whole numbers of 13 bits with a scale for each 128, about as exact as TF32; elsewhere
+    /// exact
+    Fixed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -372,6 +386,8 @@ impl std::str::FromStr for DeviceArg {
 
 /// Why a GPU refuses products of int8.
 const INT8_ON_GPU: &str = "--dtype int8 multiplies bytes on CPUs, not on --device cuda";
+const F32_ON_GPU: &str = "--f32-products x6, x3 and fixed are for CPUs, not for --device cuda";
+const FIXED_ON_GPU: &str = "--bf16-products fixed is for CPUs, not for --device cuda";
 
 impl TargetArgs {
     /// The target in a mode: the CPU, or the first GPU.
@@ -388,16 +404,21 @@ impl TargetArgs {
             Some(TuneArg::Library) => Candidates::Library,
         };
         let target = self.with_threads().mode(mode).precision(self.precision());
-        let target =
-            target.f32_products(self.f32_products()).tune(candidates).check_finite(self.check_finite);
+        let target = target.f32_products(self.f32_products()).bf16_products(self.bf16_products());
+        let target = target.tune(candidates).check_finite(self.check_finite);
+        let is_fixed = self.bf16_products() == Bf16Products::Fixed;
         match self.device {
+            _ if is_fixed && self.precision() != Precision::Bf16 => Err(CliError::Usage(
+                "--bf16-products fixed is for products of bf16: it needs --dtype bf16".into(),
+            )),
+            DeviceArg::Cuda(_) if is_fixed => Err(CliError::Usage(FIXED_ON_GPU.into())),
             DeviceArg::Cpu if self.f32_products() == F32Products::Tf32 => {
                 Err(CliError::Usage("TF32 is a number type of GPUs: it needs --device cuda".into()))
             }
-            DeviceArg::Cuda(_) if matches!(self.f32_products(), F32Products::X6 | F32Products::X3) => {
-                Err(CliError::Usage(
-                    "--f32-products x6 and x3 are for tile units of CPUs, not for --device cuda".into(),
-                ))
+            DeviceArg::Cuda(_)
+                if matches!(self.f32_products(), F32Products::X6 | F32Products::X3 | F32Products::Fixed) =>
+            {
+                Err(CliError::Usage(F32_ON_GPU.into()))
             }
             DeviceArg::Cuda(_) if self.precision() == Precision::Int8 => {
                 Err(CliError::Usage(INT8_ON_GPU.into()))
@@ -425,9 +446,8 @@ impl TargetArgs {
             _ if self.tune.is_some() => usage("--tune measures products on a GPU, and --model has none"),
             _ if self.check_finite => usage("--check-finite looks at results, and --model has none"),
             _ if self.precision() == Precision::Int8 => usage(INT8_ON_GPU),
-            (_, F32Products::X6 | F32Products::X3) => {
-                usage("--f32-products x6 and x3 are for tile units of CPUs, not for --device cuda")
-            }
+            _ if self.bf16_products() == Bf16Products::Fixed => usage(FIXED_ON_GPU),
+            (_, F32Products::X6 | F32Products::X3 | F32Products::Fixed) => usage(F32_ON_GPU),
             (DeviceArg::Cuda(_), products) => Ok(products == F32Products::Tf32),
         }
     }
@@ -459,6 +479,13 @@ impl TargetArgs {
         self.products.precision()
     }
 
+    fn bf16_products(&self) -> Bf16Products {
+        match self.bf16_products {
+            Bf16ProductsArg::Exact => Bf16Products::Exact,
+            Bf16ProductsArg::Fixed => Bf16Products::Fixed,
+        }
+    }
+
     fn f32_products(&self) -> F32Products {
         match self.f32_products {
             _ if self.tf32 => F32Products::Tf32,
@@ -466,12 +493,14 @@ impl TargetArgs {
             F32ProductsArg::Tf32 => F32Products::Tf32,
             F32ProductsArg::X6 => F32Products::X6,
             F32ProductsArg::X3 => F32Products::X3,
+            F32ProductsArg::Fixed => F32Products::Fixed,
         }
     }
 
     /// What products multiply, in a word.
     pub(crate) fn products(&self) -> String {
-        let target = self.with_threads().f32_products(self.f32_products()).precision(self.precision());
+        let target = self.with_threads().precision(self.precision());
+        let target = target.f32_products(self.f32_products()).bf16_products(self.bf16_products());
         // Where the instruction set cannot be had, compiling says so.
         target.products().unwrap_or_else(|_| self.precision().to_string())
     }

@@ -335,7 +335,7 @@ fn failure(case: &Case, target: &Target) -> Option<String> {
         Err(error) => return Some(format!("the reference evaluator: {error}")),
     };
     let kind = target.f32_product_kind().unwrap_or_default();
-    let rounds = is_narrow || matches!(kind, F32Products::Tf32 | F32Products::X3);
+    let rounds = is_narrow || matches!(kind, F32Products::Tf32 | F32Products::X3 | F32Products::Fixed);
     let tolerance = if rounds { case.tolerance.max(NARROW_TOLERANCE) } else { case.tolerance };
     match execute(&case.graph, &case.inputs, target) {
         Ok(results) => expected.iter().find_map(|(name, array)| compare(name, array, &results, tolerance)),

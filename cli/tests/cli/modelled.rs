@@ -88,7 +88,7 @@ fn flags_that_have_no_sense_without_a_card_are_errors() {
         ("--device cuda --model b300", "the model knows no card b300, but h200, h100, a100, rtx4090"),
         ("--device cuda --model --tune", "--tune measures products on a GPU, and --model has none"),
         ("--device cuda --model --check-finite", "--check-finite looks at results, and --model has none"),
-        ("--device cuda --model --f32-products x6", "x6 and x3 are for tile units of CPUs"),
+        ("--device cuda --model --f32-products x6", "x6, x3 and fixed are for CPUs"),
     ] {
         let found = work.fail(&format!("profile {flags}"));
         assert!(found.contains(expected), "{flags}: {found}");

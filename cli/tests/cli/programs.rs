@@ -245,7 +245,14 @@ fn presets_have_their_parameter_counts() {
 #[test]
 fn the_selftest_counts_its_cases() {
     let work = Workplace::new();
-    for flags in ["--filter add", "--dtype bf16 --filter dot", "--dtype bf16 --filter step", "--dtype int8"] {
+    for flags in [
+        "--filter add",
+        "--dtype bf16 --filter dot",
+        "--dtype bf16 --filter step",
+        "--dtype int8",
+        "--f32-products fixed",
+        "--dtype bf16 --bf16-products fixed --filter dot",
+    ] {
         let out = work.succeed(&format!("selftest {flags}"));
         let last = out.lines().last().unwrap();
         assert!(last.ends_with(" passed, 0 failed") && !last.starts_with("0 "), "{out}");

@@ -57,7 +57,7 @@ impl Backend for CpuBackend {
     }
 
     fn peaks(&self) -> Result<Peaks, CodegenError> {
-        peaks(self.threads())
+        peaks(self.threads(), self.options.products)
     }
 
     fn check(&self) -> Result<(), CodegenError> {

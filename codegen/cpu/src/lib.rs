@@ -21,6 +21,7 @@ mod resident;
 
 pub use backend::CpuBackend;
 pub use executable::CpuExecutable;
+pub use lower::Products;
 pub use lower::accepts;
 pub use peaks::{Meter, peaks};
 pub use plan::{Options, PlanExecutable};

@@ -1,5 +1,6 @@
 //! What a CPU can do at most, measured.
 
+use crate::Products;
 use kernfusion_codegen::{CodegenError, Peaks};
 use kernfusion_runtime::gemm::{Precision, peak};
 use kernfusion_runtime::isa::Isa;
@@ -18,18 +19,20 @@ const WORDS: usize = LINE / 8;
 /// Time for each of the measurements.
 const TIME: Duration = Duration::from_millis(120);
 
-/// Measures this machine's CPU with `threads` threads, in less than half a second.
+/// Measures this machine's CPU with `threads` threads, in less than half a second, with products that are computed this way.
 ///
 /// # Errors
 /// If the machine's instruction set is not usable, or memory is short.
-pub fn peaks(threads: usize) -> Result<Peaks, CodegenError> {
-    Ok(Meter::new(Arc::new(Pool::new(threads)), MEASURED)?.peaks(TIME))
+pub fn peaks(threads: usize, products: Products) -> Result<Peaks, CodegenError> {
+    let meter = Meter::new(Arc::new(Pool::new(threads)), MEASURED)?.of(products);
+    Ok(meter.peaks(TIME))
 }
 
 /// Measures what memory and register tiles give all threads together. That changes from moment to moment on machines that others use,
 /// too, so what is to be compared with it is timed in turn with it.
 pub struct Meter {
     isa: Isa,
+    products: Products,
     memory: Arena,
     bytes: usize,
     pool: Arc<Pool>,
@@ -43,17 +46,30 @@ impl Meter {
     /// The machine's instruction set is not usable, or memory is short.
     pub fn new(pool: Arc<Pool>, bytes: usize) -> Result<Meter, CodegenError> {
         let bytes = bytes.next_multiple_of(2 * LINE);
-        let meter = Meter { isa: Isa::detect()?, memory: Arena::new(bytes)?, bytes, pool };
+        let meter = Meter {
+            isa: Isa::detect()?,
+            products: Products::default(),
+            memory: Arena::new(bytes)?,
+            bytes,
+            pool,
+        };
         // SAFETY: the arena has these bytes, and threads touch disjoint ones.
         meter.seconds(bytes, &|from, bytes| unsafe { from.write_bytes(1, bytes) });
         Ok(meter)
+    }
+
+    /// With products that are computed this way.
+    pub fn of(self, products: Products) -> Meter {
+        Meter { products, ..self }
     }
 
     /// All rates, the best of what each gets in about this time; of copies and readings together in twice of it.
     pub fn peaks(&self, time: Duration) -> Peaks {
         // SAFETY: the instruction set was detected.
         let products = |precision| unsafe { peak(self.isa, precision, &self.pool, time) };
-        let f32_products = products(Precision::F32);
+        let exact = products(Precision::F32);
+        let of_f32 = self.products.on(self.isa, false);
+        let f32_products = if of_f32 == Precision::Fixed { products(of_f32) } else { exact };
         let (start, mut bandwidth, mut reads) = (Instant::now(), 0.0_f64, 0.0_f64);
         while bandwidth == 0.0 || start.elapsed() < 2 * time {
             (bandwidth, reads) = (bandwidth.max(self.copies()), reads.max(self.reads()));
@@ -62,9 +78,9 @@ impl Meter {
             bandwidth,
             reads,
             f32_products,
-            bf16_products: products(Precision::Bf16),
+            bf16_products: products(self.products.on(self.isa, true)),
             int8_products: products(Precision::Int8),
-            scalars: f32_products / 2.0,
+            scalars: exact / 2.0,
         }
     }
 
@@ -131,7 +147,7 @@ mod tests {
 
     #[test]
     fn rates_are_those_of_a_computer() {
-        let peaks = peaks(1).expect("measures");
+        let peaks = peaks(1, Products::default()).expect("measures");
         assert!((1e8..1e13).contains(&peaks.bandwidth), "{peaks:?}");
         assert!((1e8..1e13).contains(&peaks.reads), "{peaks:?}");
         assert!((1e8..1e13).contains(&peaks.f32_products), "{peaks:?}");

@@ -6,14 +6,13 @@
 
 use super::collective::{ExchangeCode, Exchanging, Worker};
 use super::loops::{self, KernelCode};
-use super::lower::{Compiler, Machine, Text};
+use super::lower::{Compiler, Machine, Products, Text};
 use super::preparation::Preparation;
 use kernfusion_codegen::{
     CodegenError, Collectives, Communicator, Outputs, State, States, Temporaries, check_inputs,
 };
 use kernfusion_ir::kernel::{Bucket, Buffer, BufferId, BufferRole, Kernel, Place, Plan};
 use kernfusion_ir::{Tensor, TensorType};
-use kernfusion_runtime::gemm::Precision;
 use kernfusion_runtime::guard;
 use kernfusion_runtime::isa::{Isa, IsaError};
 use kernfusion_runtime::launch::{Launcher, Pointers};
@@ -33,8 +32,8 @@ pub struct Options {
     pub pool: Option<Arc<Pool>>,
     /// The instruction set of tile primitives and products; the best that there is if not given.
     pub isa: Option<Isa>,
-    /// How products of `f32` are computed; [`Precision::X6`] and [`Precision::X3`] need a tile unit, and are exact without.
-    pub f32_products: Precision,
+    /// How products are computed.
+    pub products: Products,
     /// Where temporaries live.
     pub temporaries: Temporaries,
     /// An arena to use instead of one of its own, if it is large enough.
@@ -113,7 +112,7 @@ impl PlanExecutable {
         let pool = options.pool.clone().unwrap_or_else(|| Arc::new(Pool::new(options.thread_count())));
         // In guarded memory every temporary has pages of its own.
         let memory = if guard::side().is_some() { Temporaries::Fresh } else { options.temporaries };
-        let mut compiler = Compiler::new(isa, options.f32_products, options.keep_code)?;
+        let mut compiler = Compiler::new(isa, options.products, options.keep_code)?;
         let works = KernelCode::compile(&plan, memory, options.exchanging(), &mut compiler)?;
         let mut kernels: Vec<_> = works.iter().map(|_| Launch::default()).collect();
         let programs = compiler.programs();

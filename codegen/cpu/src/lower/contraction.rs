@@ -165,9 +165,7 @@ impl Lowering<'_> {
         let (a, b) = self.factors(kernel, product)?;
         let output = gemm::Output::Direct { batch, ldc, adds: true };
         // Whole numbers are not added to floats.
-        let precision = self.precision(a.is_bf16 && b.is_bf16);
-        let work =
-            Method::Driver(gemm::Contraction { output, precision, ..self.work(domain, product, &a, &b) });
+        let work = Method::Driver(gemm::Contraction { output, ..self.floating(domain, product, &a, &b) });
         self.program.steps.push(LaunchKind::Clear { slot, bytes: self.facts.sizes[slot] });
         Ok(Some(plain_step(work, a, b, Some(SlotOffset { slot, offset }), Some(choice))))
     }
@@ -207,12 +205,15 @@ impl Lowering<'_> {
 
     /// The product as the driver knows it, with results handed out in tiles.
     fn work(&self, domain: &Domain, product: &Product, a: &Factor, b: &Factor) -> gemm::Contraction {
-        let k = product.k.iter().product();
-        let are_bytes = a.is_bytes && b.is_bytes && k <= gemm::MOST_TERMS_OF_BYTES;
-        let precision = match are_bytes {
-            true => gemm::Precision::Int8,
-            false => self.precision(a.is_bf16 && b.is_bf16),
-        };
+        let work = self.floating(domain, product, a, b);
+        match a.is_bytes && b.is_bytes && work.k <= gemm::MOST_TERMS_OF_BYTES {
+            true => gemm::Contraction { precision: gemm::Precision::Int8, ..work },
+            false => work,
+        }
+    }
+
+    /// The same, of bytes as of floats.
+    fn floating(&self, domain: &Domain, product: &Product, a: &Factor, b: &Factor) -> gemm::Contraction {
         let operand = |factor: &Factor, outer: Range<usize>| {
             let layout = layout(factor, domain, outer, &product.k);
             let (element, k) = match factor.scales {
@@ -224,20 +225,22 @@ impl Lowering<'_> {
             };
             gemm::Operand { element, outer: layout.outer, k, batch: layout.batch }
         };
-        gemm::Contraction {
+        let is_bf16 = a.is_bf16 && b.is_bf16;
+        let work = gemm::Contraction {
             isa: self.isa,
             m: domain.extent(domain.row_axes()),
             n: domain.extent(domain.column_axes()),
-            k,
+            k: product.k.iter().product(),
             batch: domain.extent(domain.outer_axes()),
             a: operand(a, domain.row_axes()),
             b: operand(b, domain.column_axes()),
             output: gemm::Output::Tile,
-            precision,
+            precision: self.precision(is_bf16),
             tiles: Tiles::Any,
             prologues: [None; 2],
             epilogue: None,
-        }
+        };
+        gemm::Contraction { precision: self.precision_of(is_bf16, &work), ..work }
     }
 
     /// Computes a product into a temporary, row-major over the domain; returns its slot.

@@ -43,7 +43,7 @@ use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{
     BufferId, Direction, Domain, Form, Instr, InstrKind, Kernel, KernelGraph, Product, Scalar, StoreMode,
 };
-use kernfusion_runtime::gemm::Precision;
+use kernfusion_runtime::gemm::{Contraction, Precision};
 use kernfusion_runtime::isa::Isa;
 use kernfusion_runtime::launch::{KernelProgram, LaunchKind};
 use nest::Nest;
@@ -116,19 +116,48 @@ fn has_slow_rows(kernel: &Kernel) -> bool {
     functions.count() * axes[..columns.start].iter().product::<usize>() >= MANY_FUNCTIONS
 }
 
+/// How products are computed, by the number types of their operands: a product that is not faster in [fixed point](Precision::Fixed) is exact.
+#[derive(Debug, Clone, Copy)]
+pub struct Products {
+    /// Of `f32`: exact, in fixed point, or in parts. [`Precision::X6`] and [`Precision::X3`] need a tile unit, and are exact without.
+    pub f32: Precision,
+    /// Of `bf16`: exact or in fixed point.
+    pub bf16: Precision,
+}
+
+impl Default for Products {
+    fn default() -> Self {
+        Products { f32: Precision::F32, bf16: Precision::Bf16 }
+    }
+}
+
+impl Products {
+    /// How products of operands that are `bf16`, or else `f32`, are computed on this instruction set, if their size does not speak against it.
+    pub(crate) fn on(self, isa: Isa, is_bf16: bool) -> Precision {
+        let (asked, exact) = (if is_bf16 { self.bf16 } else { self.f32 }, exact(is_bf16));
+        let is_exact = asked == Precision::Fixed && !exact.gains_by_fixed_point(isa);
+        if is_exact { exact } else { asked }
+    }
+}
+
+/// The precision of exact products of operands that are `bf16`, or else `f32`.
+fn exact(is_bf16: bool) -> Precision {
+    if is_bf16 { Precision::Bf16 } else { Precision::F32 }
+}
+
 /// Compiles kernels into one module.
 pub(crate) struct Compiler {
     functions: Functions,
     isa: Isa,
-    f32_products: Precision,
+    products: Products,
     programs: HashMap<String, Arc<KernelProgram>>,
 }
 
 impl Compiler {
-    /// A compiler for a machine that has `isa`, with products of `f32` of this precision; `keep_code` keeps the text of every function.
-    pub(crate) fn new(isa: Isa, f32_products: Precision, keep_code: bool) -> Result<Self, CodegenError> {
+    /// A compiler for a machine that has `isa`, with products of these precisions; `keep_code` keeps the text of every function.
+    pub(crate) fn new(isa: Isa, products: Products, keep_code: bool) -> Result<Self, CodegenError> {
         let functions = Functions::new(isa, keep_code)?;
-        Ok(Compiler { functions, isa, f32_products, programs: HashMap::new() })
+        Ok(Compiler { functions, isa, products, programs: HashMap::new() })
     }
 
     /// The program of a kernel and the buffers in its table. `shares` tells whether two buffers may share memory.
@@ -149,8 +178,8 @@ impl Compiler {
             return Ok((Arc::clone(program), slots));
         }
         let program = KernelProgram::default();
-        let (isa, f32_products) = (self.isa, self.f32_products);
-        let mut lowering = Lowering { functions: &mut self.functions, isa, f32_products, facts, program };
+        let (isa, products) = (self.isa, self.products);
+        let mut lowering = Lowering { functions: &mut self.functions, isa, products, facts, program };
         lowering.kernel(&numbered)?;
         let program = Arc::new(lowering.program);
         self.programs.insert(key, Arc::clone(&program));
@@ -184,15 +213,26 @@ struct Facts {
 struct Lowering<'c> {
     functions: &'c mut Functions,
     isa: Isa,
-    f32_products: Precision,
+    products: Products,
     facts: Facts,
     program: KernelProgram,
 }
 
 impl Lowering<'_> {
-    /// Of a product whose operands are both `bf16`, or else one of `f32`.
+    /// Of a product in a chain whose operands are both `bf16`, or else one of `f32`.
     fn precision(&self, is_bf16: bool) -> Precision {
-        if is_bf16 { Precision::Bf16 } else { self.f32_products }
+        match self.products.on(self.isa, is_bf16) {
+            Precision::Fixed => exact(is_bf16),
+            precision => precision,
+        }
+    }
+
+    /// Of a product by itself, which is described as a product in a chain.
+    fn precision_of(&self, is_bf16: bool, product: &Contraction) -> Precision {
+        match self.products.on(self.isa, is_bf16) {
+            Precision::Fixed if product.gains_by_fixed_point() => Precision::Fixed,
+            _ => product.precision,
+        }
     }
 
     fn kernel(&mut self, kernel: &Kernel) -> Result<(), CodegenError> {

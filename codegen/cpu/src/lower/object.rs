@@ -3,15 +3,14 @@
 //! The file has one symbol for the outside, an [`Artefact`]: where the description of launches is, and the table of functions
 //! that it counts. What it needs from outside are tile primitives, by the names of their instruction set.
 
-use super::Compiler;
 use super::jit::{Backing, Functions, flags};
+use super::{Compiler, Products};
 use cranelift::codegen::isa::{Builder, OwnedTargetIsa};
 use cranelift::module::{DataDescription, DataId, Linkage, Module, default_libcall_names};
 use cranelift::object::{ObjectBuilder, ObjectModule};
 use cranelift::prelude::*;
 use kernfusion_codegen::CodegenError;
 use kernfusion_runtime::artefact::{self, Artefact};
-use kernfusion_runtime::gemm::Precision;
 use kernfusion_runtime::isa::Isa;
 use kernfusion_runtime::math::Tiles;
 use std::collections::HashMap;
@@ -39,7 +38,7 @@ impl Compiler {
         let builder = ObjectBuilder::new(target, name, default_libcall_names()).map_err(failed)?;
         let module = Box::new(ObjectModule::new(builder));
         let functions = Functions::in_module(Backing::File(module, Tiles::prefix(isa)), isa);
-        Ok(Compiler { functions, isa, f32_products: Precision::F32, programs: HashMap::new() })
+        Ok(Compiler { functions, isa, products: Products::default(), programs: HashMap::new() })
     }
 
     /// What code takes of the processor, in the words of `is_x86_feature_detected!`.

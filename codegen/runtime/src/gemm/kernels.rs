@@ -4,7 +4,7 @@ use super::Precision;
 use super::bytes::{self, Halves, Whole};
 use super::gemv::{self, Gemv};
 use super::line::Line;
-use super::microkernel::{Arithmetic, KC, Kernels, LDA, Load, Step, Store, TILES_KC, TileOutput, tile};
+use super::microkernel::{Arithmetic, KC, Kernels, LDA, Load, Step, Store, TILES_KC, TileOutput};
 use super::pack::{self, Narrow};
 #[cfg(target_arch = "x86_64")]
 use super::tiles;
@@ -17,6 +17,13 @@ impl Kernels {
     /// them in f32; where there is no tile unit, parts are not taken apart.
     pub(super) fn of(isa: Isa, precision: Precision) -> &'static Kernels {
         match (isa, precision) {
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512 { bf16: Bf16Unit::None | Bf16Unit::Pairs }, Precision::Fixed)
+                if x86::multiplies_whole_numbers() =>
+            {
+                &x86::AVX512_FIXED
+            }
+            (_, Precision::Fixed) => Kernels::of(isa, Precision::Bf16),
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx512 { bf16: Bf16Unit::Tiles }, Precision::Bf16) => &x86::AMX,
             #[cfg(target_arch = "x86_64")]
@@ -58,7 +65,7 @@ macro_rules! tiles {
                 target: &TileOutput,
             ) {
                 // SAFETY: the caller's contract.
-                unsafe { tile::<$arithmetic, R, V>(words, a, (LDA, 1), b, target) }
+                unsafe { <$arithmetic>::tile::<R, V>(words, a, (LDA, 1), b, target) }
             }
             #$attribute
             unsafe fn across_of<const R: usize, const V: usize>(
@@ -69,7 +76,7 @@ macro_rules! tiles {
                 target: &TileOutput,
             ) {
                 // SAFETY: the caller's contract.
-                unsafe { tile::<$arithmetic, R, V>(words, a, (1, stride), b, target) }
+                unsafe { <$arithmetic>::tile::<R, V>(words, a, (1, stride), b, target) }
             }
             /// One function per number of rows: a last strip of fewer rows wastes nothing.
             pub(super) unsafe fn rows<const V: usize>(
@@ -281,6 +288,7 @@ static PORTABLE_BYTES: Kernels = Kernels {
 mod x86 {
     use super::*;
     use crate::gemm::bytes::Quads;
+    use crate::gemm::fixed::{self, Fixed};
     use crate::gemm::pairs;
     use crate::math::vector::x86::{Avx2, Avx512};
     use std::arch::x86_64::*;
@@ -449,11 +457,33 @@ mod x86 {
     }
     tiles! { avx2_halves [target_feature(enable = "avx2,fma")] Whole<Halves, Avx2>, [1 2 3 4 5 6] }
 
-    /// The kernels of a processor with this unit: with instructions for bytes, where it has some. The bits are the same.
-    pub(super) fn of_bytes(unit: Bf16Unit) -> &'static Kernels {
+    tiles! {
+        avx512_fixed [target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma")]
+        Fixed, [1 2 3 4 5 6 7 8 9 10 11 12 13 14]
+    }
+    pub(super) static AVX512_FIXED: Kernels = Kernels {
+        kc: KC / fixed::WORDS * fixed::WORDS,
+        step: Step::FIXED,
+        tile: avx512_fixed::rows::<2>,
+        half: Some(avx512_fixed::rows::<1>),
+        across: None,
+        pack_a: pack::x86::fixed::pack_a,
+        pack_b: pack::x86::fixed::pack_b,
+        narrow: Some(Narrow { a: pack::x86::fixed::pack_a_narrow, b: pack::x86::fixed::pack_b_narrow }),
+        ..AVX512
+    };
+
+    /// Whether pairs of whole numbers of 16 bits are multiplied and added by one instruction.
+    pub(super) fn multiplies_whole_numbers() -> bool {
         let has_vnni = is_x86_feature_detected!("avx512vnni");
         #[cfg(test)]
         let has_vnni = has_vnni && !WITHOUT_VNNI.get();
+        has_vnni
+    }
+
+    /// The kernels of a processor with this unit: with instructions for bytes, where it has some. The bits are the same.
+    pub(super) fn of_bytes(unit: Bf16Unit) -> &'static Kernels {
+        let has_vnni = multiplies_whole_numbers();
         match unit {
             Bf16Unit::Tiles if has_vnni && crate::amx::multiplies_bytes() => &AMX_BYTES,
             Bf16Unit::EmulatedTiles => &EMULATED_AMX_BYTES,

@@ -227,7 +227,7 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
             match self.gemm.job.prologues[1] {
                 Some(prologue) => {
                     let block = |j, inner| self.computed(prologue, (self.columns.start, k), (j, inner));
-                    packer.columns_from(size, most(prologue), out, block);
+                    packer.columns_from(size, self.most(prologue), out, block);
                 }
                 None => {
                     let block = self.b.from(self.columns.start, k).part(size.0, size.1);
@@ -250,7 +250,7 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
             match self.gemm.job.prologues[0] {
                 Some(prologue) => {
                     let block = |i, inner| self.computed(prologue, (rows.start, k), (i, inner));
-                    packer.rows_from(size, most(prologue), out, block);
+                    packer.rows_from(size, self.most(prologue), out, block);
                 }
                 None => {
                     // Rows in runs lie evenly in most blocks.
@@ -264,10 +264,16 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
         }
     }
 
+    /// Rows (or columns) and values of k that are computed at a time: whole steps, for which the stage has room.
+    fn most(&self, prologue: Prologue) -> (usize, usize) {
+        let step = self.gemm.kernels.step.values.max(STAGED);
+        if prologue.along_k { (STAGED, KC) } else { (TILE_COLUMNS * STAGED / step, step) }
+    }
+
     /// The block of an operand with these rows (or columns) and values of k, counted from `first`, computed into the stage.
     ///
     /// # Safety
-    /// The block is at most as large as `most` says.
+    /// The block is at most as large as [`most`](Self::most) says.
     unsafe fn computed(
         &self,
         prologue: Prologue,
@@ -277,9 +283,10 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
         let (at, size) = ((first.0 + outer.start, first.1 + k.start), (outer.len(), k.len()));
         let turn = |(outer, k): (usize, usize)| if prologue.along_k { (outer, k) } else { (k, outer) };
         let base = self.space.stage;
+        let ld = STAGED * LDA / if prologue.along_k { STAGED } else { self.most(prologue).1 };
         // SAFETY: the stage has room for the block.
-        unsafe { self.gemm.call(prologue.function, base, LDA, turn(at), turn(size), self.batch) };
-        let (line, unit) = (Offsets::Strided(LDA as isize), Offsets::Strided(1));
+        unsafe { self.gemm.call(prologue.function, base, ld, turn(at), turn(size), self.batch) };
+        let (line, unit) = (Offsets::Strided(ld as isize), Offsets::Strided(1));
         match prologue.along_k {
             true => Block { base, outer: line, k: unit },
             false => Block { base, outer: unit, k: line },
@@ -310,9 +317,4 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
         let lines = Lines::new(source.base, offsets, source.size, size);
         Later::lines(vec![lines], kernels.tiles(rows.len(), self.columns.len()))
     }
-}
-
-/// Rows (or columns) and values of k that are computed at a time.
-fn most(prologue: Prologue) -> (usize, usize) {
-    if prologue.along_k { (STAGED, KC) } else { (TILE_COLUMNS, STAGED) }
 }

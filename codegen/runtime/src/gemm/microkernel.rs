@@ -128,7 +128,7 @@ pub(super) struct Kernels {
     pub kc: usize,
     /// What is multiplied at a time.
     pub step: Step,
-    /// Rows that a tile on the tile unit prefetches with every step.
+    /// Rows that a tile on the tile unit prefetches with every step; none of other kernels.
     pub rows_ahead: usize,
     /// Whether it runs on the tile unit, which each thread configures.
     pub uses_tiles: bool,
@@ -163,7 +163,12 @@ impl Kernels {
 
     /// Whether they are for a tile unit, of the processor or emulated.
     pub(super) fn is_tiled(&self) -> bool {
-        self.step.values > Step::QUAD.values
+        self.rows_ahead > 0
+    }
+
+    /// Whether operands are packed in fixed point.
+    pub(super) fn is_fixed(&self) -> bool {
+        !self.is_tiled() && self.step.values > Step::QUAD.values
     }
 
     /// Whether values are taken apart, and parts multiplied, on a tile unit: a tile has several products.
@@ -294,6 +299,23 @@ pub(super) trait Arithmetic {
     /// One word in every lane.
     unsafe fn broadcast(a: *const u32) -> Self::Words;
     unsafe fn multiply_add(sum: Self::Sum, a: Self::Words, b: Self::Words) -> Self::Sum;
+    /// The [tile] of R rows and V registers of columns.
+    ///
+    /// # Safety
+    /// As for that.
+    #[inline(always)]
+    unsafe fn tile<const R: usize, const V: usize>(
+        words: usize,
+        a: *const u32,
+        strides: (usize, usize),
+        b: *const u32,
+        target: &TileOutput,
+    ) where
+        Self: Sized,
+    {
+        // SAFETY: the caller's contract.
+        unsafe { tile::<Self, R, V>(words, a, strides, b, target) }
+    }
     /// What the sums of a packed row begin with.
     #[inline(always)]
     unsafe fn start(_row: *const u32) -> Self::Sum {
@@ -333,7 +355,7 @@ impl<L: Lanes> Arithmetic for L {
 /// The instruction set is there; `a` has R rows of `words` words at these strides from row to row and along k, `b` as many rows of NR
 /// words, the target R rows of V registers of values.
 #[inline(always)]
-pub(super) unsafe fn tile<A: Arithmetic, const R: usize, const V: usize>(
+unsafe fn tile<A: Arithmetic, const R: usize, const V: usize>(
     words: usize,
     a: *const u32,
     strides: (usize, usize),
@@ -372,7 +394,7 @@ pub(super) unsafe fn tile<A: Arithmetic, const R: usize, const V: usize>(
 /// # Safety
 /// As [`tile`].
 #[inline(always)]
-unsafe fn multiply_word<A: Arithmetic, const R: usize, const V: usize>(
+pub(super) unsafe fn multiply_word<A: Arithmetic, const R: usize, const V: usize>(
     sums: &mut [[A::Sum; V]; R],
     a: *const u32,
     (row_stride, stride): (usize, usize),

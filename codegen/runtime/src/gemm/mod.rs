@@ -8,6 +8,8 @@
 mod ahead;
 mod blocking;
 mod bytes;
+#[cfg(target_arch = "x86_64")]
+mod fixed;
 mod gemv;
 mod generic;
 mod half_bytes;
@@ -218,6 +220,29 @@ pub enum Precision {
     /// Both operands as the bytes that memory holds, without prologues: sums are whole numbers, exact, and rounded once. There are at most
     /// [`MOST_TERMS_OF_BYTES`] terms.
     Int8,
+    /// The operands in fixed point, where the processor multiplies pairs of whole numbers of 16 bits and has no tiles; else as
+    /// [`Bf16`](Self::Bf16). 128 values of k of a row of A or of a column of B, from a multiple of 128 on, are whole numbers up to 4,095 times a
+    /// scale, which is the largest of their magnitudes over 4,095. What is not finite is not finite in C either. Not for blocks whose scales
+    /// multiply to less than 2⁻¹²⁶, which lose digits.
+    Fixed,
+}
+
+/// The fewest rows and columns that are worth packing in fixed point.
+const LEAST_OF_FIXED: usize = 32;
+
+impl Precision {
+    /// Whether products of this precision are faster in [fixed point](Precision::Fixed): where the processor multiplies pairs of whole numbers of 16 bits,
+    /// and what they would be computed in is `f32`.
+    pub fn gains_by_fixed_point(self, isa: Isa) -> bool {
+        let [exact, fixed] =
+            [self, Precision::Fixed].map(|precision| microkernel::Kernels::of(isa, precision));
+        exact.step == microkernel::Step::F32 && fixed.is_fixed()
+    }
+
+    /// Whether operands are rounded to bf16 where they are multiplied as they lie, or as `f32`.
+    fn is_narrow(self) -> bool {
+        matches!(self, Precision::Bf16 | Precision::Fixed)
+    }
 }
 
 /// Rows of the register tile. A product whose rows are a multiple of it fills every tile.
@@ -378,6 +403,17 @@ impl Contraction {
             true => trial::run(job, pool.threads(), run),
             false => run(trial::Way::First),
         }
+    }
+
+    /// Whether this product is faster in [fixed point](Precision::Fixed): with rows and columns enough, sums that fill their blocks, and operands that are
+    /// packed as they lie.
+    pub fn gains_by_fixed_point(&self) -> bool {
+        let words = microkernel::Kernels::of(self.isa, Precision::Fixed).words(self.k);
+        let lies_in_lines = |operand: &Operand| operand.outer.offsets().unit() || operand.k.offsets().unit();
+        self.precision.gains_by_fixed_point(self.isa)
+            && self.m.min(self.n) >= LEAST_OF_FIXED
+            && 3 * words < 2 * self.k
+            && [&self.a, &self.b].into_iter().all(lies_in_lines)
     }
 
     /// Whether operands are packed as they lie in memory, and the epilogue takes any tile: what the ways for few rows can do.

@@ -37,7 +37,7 @@ enum Packing {
 impl Packer {
     /// With these kernels. Where words are `f32`, bf16 precision rounds in them.
     pub(super) fn new(kernels: &'static Kernels, precision: Precision) -> Self {
-        Packer { kernels, rounds: precision == Precision::Bf16 && kernels.step == Step::F32 }
+        Packer { kernels, rounds: precision.is_narrow() && kernels.step == Step::F32 }
     }
 
     /// How blocks of an operand of these elements are packed, whose lines `along` (k for rows of A, columns for B) are copied.
@@ -63,7 +63,8 @@ impl Packer {
 
     /// Whether columns of B, or values of k in words of one value, lie in runs that are long enough to be packed as they lie.
     fn lies_in_runs(self, source: &Source<'_>, columns: usize, depth: usize) -> bool {
-        source.outer.step_of_runs(columns).is_some() || self.k_lies_in_runs(source, depth)
+        self.kernels.step.values <= Step::PAIR.values && source.outer.step_of_runs(columns).is_some()
+            || self.k_lies_in_runs(source, depth)
     }
 
     /// Whether values of k lie in such runs, in words of one value.

@@ -2,6 +2,7 @@
 //! f64; and the same bits for any number of threads.
 
 mod bytes;
+mod fixed;
 
 use super::blocking::B_WORDS;
 use super::trial::{WAY, WAYS};
@@ -266,11 +267,17 @@ struct Variant {
     direct: bool,
 }
 
-const PRECISIONS: [Precision; 4] = [Precision::F32, Precision::Bf16, Precision::X3, Precision::X6];
+const PRECISIONS: [Precision; 5] =
+    [Precision::F32, Precision::Bf16, Precision::Fixed, Precision::X3, Precision::X6];
 
 /// Those of which an instruction set has kernels of its own.
 fn precisions(isa: Isa) -> impl Iterator<Item = Precision> {
-    PRECISIONS.into_iter().take(if isa.has_tiles() { 4 } else { 2 })
+    let has_own = move |precision: &Precision| match precision {
+        Precision::Fixed => Precision::F32.gains_by_fixed_point(isa),
+        Precision::X3 | Precision::X6 => isa.has_tiles(),
+        _ => true,
+    };
+    PRECISIONS.into_iter().filter(has_own)
 }
 
 const PLAIN: Variant = Variant {
@@ -369,8 +376,12 @@ impl Case {
         // Half bytes are not rounded again, where they are not packed.
         let is_read = |element: Element| element.is_half_byte() && gemv::suits(&self.contraction);
         let rounds = [variant.elements.0, variant.elements.1]
-            .map(|element| variant.precision == Precision::Bf16 && !is_read(element));
-        let round = |side: usize, x: f32| if rounds[side] { bf16::from_f32(x).to_f32() } else { x };
+            .map(|element| variant.precision.is_narrow() && !is_read(element));
+        let is_fixed = microkernel::Kernels::of(self.contraction.isa, variant.precision).is_fixed();
+        let round = |side: usize, x: f32| match rounds[side] && !is_fixed {
+            true => bf16::from_f32(x).to_f32(),
+            false => x,
+        };
         let values = [(&self.a.values, m), (&self.b.values, n)];
         let [rows, columns] = [0, 1].map(|side| {
             let (values, extent) = values[side];
@@ -383,8 +394,13 @@ impl Case {
             };
             values.iter().enumerate().map(value).collect::<Vec<_>>()
         });
-        let [rows, columns] = [(0, &rows), (1, &columns)]
+        let [mut rows, mut columns] = [(0, &rows), (1, &columns)]
             .map(|(side, values)| values.iter().map(|&x| f64::from(round(side, x))).collect::<Vec<_>>());
+        if is_fixed && k > 0 {
+            for values in [&mut rows, &mut columns] {
+                values.chunks_mut(k).for_each(fixed::in_fixed_point);
+            }
+        }
         for (b, i, j) in (0..batch).flat_map(|b| (0..m).flat_map(move |i| (0..n).map(move |j| (b, i, j)))) {
             let (row, column) = (&rows[(b * m + i) * k..][..k], &columns[(b * n + j) * k..][..k]);
             let (mut sum, mut size) = (0.0, 1.0);
@@ -429,7 +445,7 @@ fn all_sizes() {
         for (m, n) in sizes.into_iter().flat_map(|m| sizes.map(|n| (m, n))) {
             for k in [0, 1, 2, 17, 65] {
                 let lies = (LIES[(m + k) % 3], LIES[(n + k) % 3]);
-                let precision = PRECISIONS[(m + n) % 4];
+                let precision = PRECISIONS[(m + n) % 5];
                 let variant = Variant { lies, precision, epilogue: n % 3 == 0, ..PLAIN };
                 check(isa, (1 + k % 2, m, n, k), variant);
             }

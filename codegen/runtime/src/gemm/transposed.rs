@@ -21,7 +21,7 @@ pub(super) fn of(job: &Contraction, buffers: &Buffers) -> Option<(Contraction, B
     let adds = matches!(job.output, Output::Direct { adds: true, .. });
     let few = (LEAST_ROWS..=TILE_COLUMNS.min(job.n / 2)).contains(&job.m) && job.m * job.k <= MOST_WORDS;
     // Products of parts are added in an order that is another one when operands are exchanged.
-    let same_bits = matches!(job.precision, Precision::F32 | Precision::Bf16 | Precision::Int8);
+    let same_bits = !matches!(job.precision, Precision::X3 | Precision::X6);
     let (outer, k) = (job.b.outer.offsets(), job.b.k.offsets());
     let is_f32 = job.b.element == Element::F32 && job.precision == Precision::F32;
     // Where B lies in runs both ways, the longer ones are copied.

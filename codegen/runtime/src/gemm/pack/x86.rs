@@ -1,6 +1,7 @@
 //! Packing with AVX-512 and AVX2: two loaders, one for each layout, and a transpose of 16 × 16 or 8 × 8 words.
 
 pub(in crate::gemm) mod bytes;
+pub(in crate::gemm) mod fixed;
 mod words;
 
 use super::{Block, LDA, PanelSize, runs};
