@@ -107,7 +107,7 @@ pub enum F32Products {
     /// On a CPU: by three products of `bf16` on its tile unit (AMX), with operands of two numbers: errors about ten times those of `f32`,
     /// a five-hundredth of those of `bf16`. Without a tile unit, products are exact.
     X3,
-    /// On a CPU that has no tiles, but multiplies whole numbers of 16 bits (AVX-512 VNNI): in fixed point, twice as fast. 128 values of a row of either
+    /// On a CPU that has no tiles, but multiplies whole numbers of 16 bits (AVX-512 VNNI, AVX-VNNI): in fixed point, twice as fast. 128 values of a row of either
     /// operand, from a multiple of 128 on, are whole numbers up to 4,095 times a scale, so that each is off by at most 1/8,190 of the largest of
     /// them. Products with fewer than 32 rows or columns, short sums and attention are exact, and elsewhere all are.
     Fixed,

@@ -351,8 +351,8 @@ enum F32ProductsArg {
     X6,
     /// On a CPU with tiles (AMX): by three products of bf16 each, errors about ten times those of f32; elsewhere exact
     X3,
-    /// On a CPU without tiles but with AVX-512 VNNI: in fixed point, whole numbers of 13 bits with a scale for each 128, about as exact as TF32; elsewhere
-    /// exact
+    /// On a CPU without tiles but with AVX-512 VNNI or AVX-VNNI: in fixed point, whole numbers of 13 bits with a scale for each 128, about as exact as
+    /// TF32; elsewhere exact
     Fixed,
 }
 

@@ -1,6 +1,6 @@
 //! Products of bytes: sums of whole numbers, which are exact, and so the same bits whatever computes them in whatever order.
 //!
-//! A word is four bytes where the processor multiplies these (`vpdpbusd` of AVX-512 VNNI, `tdpbssd` of the tile unit), else two numbers of 16
+//! A word is four bytes where the processor multiplies these (`vpdpbusd` of AVX-512 VNNI and of AVX-VNNI, `tdpbssd` of the tile unit), else two numbers of 16
 //! bits. `vpdpbusd` takes one of its operands as unsigned: columns of B have 128 added to them, and the sums of a row of A begin with −128 times the sum
 //! of the row, which stands behind its words. Lines of B in products of few rows get 128 added in registers.
 //!
@@ -12,7 +12,7 @@ use super::microkernel::{Arithmetic, KC, LDA, TileOutput};
 #[cfg(target_arch = "x86_64")]
 use super::pack::x86::bytes::BytePlaces;
 #[cfg(target_arch = "x86_64")]
-use super::pack::x86::pack_b_f32;
+use super::pack::x86::{pack_b_f32, pack_b_f32_of_8};
 use super::pack::{Block, Offsets, PanelSize, Source};
 use crate::math::vector::Lanes;
 use std::marker::PhantomData;
@@ -40,8 +40,8 @@ pub(super) trait Format {
     const VALUES: usize;
     /// Words that are multiplied at a time: there are zeros up to a multiple of them.
     const STEP: usize = 1;
-    /// Whether the processor has AVX-512: formats of four bytes are those of kernels that need it.
-    const IS_OF_AVX512: bool = Self::VALUES == MOST_VALUES;
+    /// Whether the processor surely has AVX-512.
+    const IS_OF_AVX512: bool = false;
     /// Whether the bytes of B have 128 added to them.
     const IS_RAISED: bool = false;
 
@@ -85,11 +85,14 @@ impl Format for Halves {
     }
 }
 
-/// Words of four bytes, those of B unsigned.
-pub(super) struct Quads;
+/// Words of four bytes, those of B unsigned, in registers of AVX-512 or of AVX2.
+pub(super) struct QuadsOf<const AVX512: bool>;
+pub(super) type Quads = QuadsOf<true>;
+pub(super) type QuadsOfAvx2 = QuadsOf<false>;
 
-impl Format for Quads {
+impl<const AVX512: bool> Format for QuadsOf<AVX512> {
     const VALUES: usize = 4;
+    const IS_OF_AVX512: bool = AVX512;
     const IS_RAISED: bool = true;
 
     #[inline(always)]
@@ -112,6 +115,7 @@ pub(super) struct TileQuads;
 impl Format for TileQuads {
     const VALUES: usize = 4;
     const STEP: usize = super::tiles::STEP;
+    const IS_OF_AVX512: bool = true;
 
     #[inline(always)]
     unsafe fn words(from: *const i8, count: usize, out: *mut u32) {
@@ -283,7 +287,7 @@ pub(super) unsafe fn pack_a<F: Format>(source: &Source<'_>, rows: usize, depth: 
 /// Packs B along rows of memory, if its columns lie in whole words along k.
 ///
 /// # Safety
-/// As `PackB`; the source has these elements, and the machine AVX-512.
+/// As `PackB`; the source has these elements, and the machine the format's instruction set.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn pack_words_of_b<F: Format, const NR: usize>(
@@ -295,13 +299,16 @@ unsafe fn pack_words_of_b<F: Format, const NR: usize>(
 ) -> bool {
     let Offsets::Strided(stride) = source.outer else { return false };
     let are_words = source.k.unit() && stride % 4 == 0 && depth.is_multiple_of(4);
-    if !F::IS_OF_AVX512 || !are_words {
+    if F::VALUES < MOST_VALUES || !are_words {
         return false;
     }
     let block = Block { base: source.base.cast(), outer: Offsets::Strided(stride / 4), k: source.k };
     // SAFETY: the same elements in words.
     unsafe {
-        pack_b_f32(&block, columns, depth / 4, out, panels);
+        match F::IS_OF_AVX512 {
+            true => pack_b_f32(&block, columns, depth / 4, out, panels),
+            false => pack_b_f32_of_8(&block, columns, depth / 4, out, panels),
+        }
         if F::IS_RAISED {
             for panel in 0..columns.div_ceil(NR) {
                 let words = out.add(panel * panels.stride);
@@ -325,7 +332,7 @@ pub(super) unsafe fn pack_b<F: Format, const NR: usize>(
     panels: PanelSize,
 ) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: it packs nothing unless the format is one of AVX-512.
+    // SAFETY: the caller has the format's instruction set.
     if unsafe { pack_words_of_b::<F, NR>(source, columns, depth, out, panels) } {
         return;
     }
@@ -444,7 +451,7 @@ impl<L: Lanes> Multiplies<L> for Whole<Halves, L> {
     }
 }
 
-impl<L: Lanes> Multiplies<L> for Whole<Quads, L> {
+impl<const AVX512: bool, L: Lanes> Multiplies<L> for Whole<QuadsOf<AVX512>, L> {
     #[inline(always)]
     unsafe fn add(a: L, b: L, sum: L) -> L {
         // SAFETY: the caller's contract.
@@ -549,6 +556,11 @@ bytes! {
 bytes! {
     vnni [target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma")]
     packed as Quads, panels of 32, 1 2 3 4 5 6 7 8 9 10 11 12 rows as Quads, crate::math::vector::x86::Avx512, QuadsLine
+}
+#[cfg(target_arch = "x86_64")]
+bytes! {
+    avx_vnni [target_feature(enable = "avx2,fma,avxvnni")]
+    packed as QuadsOfAvx2, panels of 16, 1 2 3 4 5 6 rows as QuadsOfAvx2, crate::math::vector::x86::Avx2, QuadsLine
 }
 #[cfg(target_arch = "x86_64")]
 bytes! {

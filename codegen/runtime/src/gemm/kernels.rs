@@ -18,11 +18,11 @@ impl Kernels {
     pub(super) fn of(isa: Isa, precision: Precision) -> &'static Kernels {
         match (isa, precision) {
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512 { bf16: Bf16Unit::None | Bf16Unit::Pairs }, Precision::Fixed)
-                if x86::multiplies_whole_numbers() =>
-            {
+            (Isa::Avx512 { bf16: Bf16Unit::None | Bf16Unit::Pairs }, Precision::Fixed) if x86::has_vnni() => {
                 &x86::AVX512_FIXED
             }
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx2, Precision::Fixed) if x86::has_avx_vnni() => &x86::AVX2_FIXED,
             (_, Precision::Fixed) => Kernels::of(isa, Precision::Bf16),
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx512 { bf16: Bf16Unit::Tiles }, Precision::Bf16) => &x86::AMX,
@@ -42,6 +42,8 @@ impl Kernels {
             (Isa::Avx512 { bf16 }, Precision::Int8) => x86::of_bytes(bf16),
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx512 { .. }, _) => &x86::AVX512,
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx2, Precision::Int8) if x86::has_avx_vnni() => &x86::AVX2_QUADS,
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx2, Precision::Int8) => &x86::AVX2_BYTES,
             #[cfg(target_arch = "x86_64")]
@@ -287,7 +289,7 @@ static PORTABLE_BYTES: Kernels = Kernels {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::*;
-    use crate::gemm::bytes::Quads;
+    use crate::gemm::bytes::{Quads, QuadsOfAvx2};
     use crate::gemm::fixed::{self, Fixed};
     use crate::gemm::pairs;
     use crate::math::vector::x86::{Avx2, Avx512};
@@ -459,7 +461,7 @@ mod x86 {
 
     tiles! {
         avx512_fixed [target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma")]
-        Fixed, [1 2 3 4 5 6 7 8 9 10 11 12 13 14]
+        Fixed<Avx512>, [1 2 3 4 5 6 7 8 9 10 11 12 13 14]
     }
     pub(super) static AVX512_FIXED: Kernels = Kernels {
         kc: KC / fixed::WORDS * fixed::WORDS,
@@ -473,9 +475,30 @@ mod x86 {
         ..AVX512
     };
 
-    /// Whether pairs of whole numbers of 16 bits are multiplied and added by one instruction.
-    pub(super) fn multiplies_whole_numbers() -> bool {
+    tiles! { avx2_fixed [target_feature(enable = "avx2,fma,avxvnni")] Fixed<Avx2>, [1 2 3 4 5 6] }
+    pub(super) static AVX2_FIXED: Kernels = Kernels {
+        kc: AVX512_FIXED.kc,
+        step: Step::FIXED,
+        tile: avx2_fixed::rows::<2>,
+        half: Some(avx2_fixed::rows::<1>),
+        across: None,
+        pack_a: pack::fixed::pack_a,
+        pack_b: pack::fixed::pack_b,
+        narrow: Some(Narrow { a: pack::fixed::pack_a_narrow, b: pack::fixed::pack_b_narrow }),
+        ..AVX2
+    };
+
+    /// Whether pairs and fours of whole numbers are multiplied and added by one instruction, in registers of AVX-512.
+    pub(super) fn has_vnni() -> bool {
         let has_vnni = is_x86_feature_detected!("avx512vnni");
+        #[cfg(test)]
+        let has_vnni = has_vnni && !WITHOUT_VNNI.get();
+        has_vnni
+    }
+
+    /// The same in registers of AVX2.
+    pub(super) fn has_avx_vnni() -> bool {
+        let has_vnni = is_x86_feature_detected!("avxvnni");
         #[cfg(test)]
         let has_vnni = has_vnni && !WITHOUT_VNNI.get();
         has_vnni
@@ -483,7 +506,7 @@ mod x86 {
 
     /// The kernels of a processor with this unit: with instructions for bytes, where it has some. The bits are the same.
     pub(super) fn of_bytes(unit: Bf16Unit) -> &'static Kernels {
-        let has_vnni = multiplies_whole_numbers();
+        let has_vnni = has_vnni();
         match unit {
             Bf16Unit::Tiles if has_vnni && crate::amx::multiplies_bytes() => &AMX_BYTES,
             Bf16Unit::EmulatedTiles => &EMULATED_AMX_BYTES,
@@ -520,6 +543,15 @@ mod x86 {
         tile: tiles::emulated_bytes,
         bytes: Some(&bytes::emulated_tiles::BYTES),
         ..AMX_BYTES
+    };
+    tiles! { avx2_quads [target_feature(enable = "avx2,fma,avxvnni")] Whole<QuadsOfAvx2, Avx2>, [1 2 3 4 5 6] }
+    pub(super) static AVX2_QUADS: Kernels = Kernels {
+        step: Step::QUAD,
+        tile: avx2_quads::rows::<2>,
+        half: Some(avx2_quads::rows::<1>),
+        across: None,
+        bytes: Some(&bytes::avx_vnni::BYTES),
+        ..AVX2
     };
     pub(super) static AVX2_BYTES: Kernels = Kernels {
         step: Step::PAIR,

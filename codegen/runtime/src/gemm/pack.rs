@@ -8,6 +8,9 @@
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86;
 
+#[cfg(target_arch = "x86_64")]
+pub(super) mod fixed;
+
 use super::half_bytes::HalfBytes;
 use super::microkernel::{LDA, Load};
 use std::ops::Range;

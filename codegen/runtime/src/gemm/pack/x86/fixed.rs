@@ -4,7 +4,7 @@ use super::super::{Block, LDA, PanelSize};
 use super::words::Words;
 use super::{ROWS_TOGETHER, first};
 use crate::gemm::blocking::chunks;
-use crate::gemm::fixed::{MOST, VALUES, WORDS};
+use crate::gemm::fixed::{LARGEST_INVERSE, MOST, VALUES, WORDS};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -62,9 +62,7 @@ unsafe fn larger(most: __m512i, values: __m512) -> __m512i {
 unsafe fn scales(most: __m512i) -> (__m512, __m512) {
     // SAFETY: registers only.
     unsafe {
-        // 2¹²⁶, whose inverse is a normal number.
-        let (limit, of_limit) =
-            (_mm512_set1_ps(f32::from_bits(253 << 23)), _mm512_set1_ps(f32::MIN_POSITIVE));
+        let (limit, of_limit) = (_mm512_set1_ps(LARGEST_INVERSE), _mm512_set1_ps(f32::MIN_POSITIVE));
         let (most, numbers) = (_mm512_castsi512_ps(most), _mm512_set1_ps(MOST));
         let inverse = _mm512_div_ps(numbers, most);
         let is_tiny = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(inverse, limit);
