@@ -1,6 +1,6 @@
 //! The time below which a kernel cannot fall on a machine: its bytes over the bandwidth, or its arithmetic over the peaks, whichever is longer.
 //!
-//! Arithmetic is products over their peak, and the instructions of everything else over half of the peak of `f32`, at which each of
+//! Arithmetic is products over their peak, and the instructions of everything else over half of the peak of exact `f32`, at which each of
 //! them takes the place of a multiplication with an addition. Functions count as many instructions as their polynomials have. Products of
 //! `f32` come from the same units, so that the times add up; those of `bf16` may come from a unit of their own.
 //!

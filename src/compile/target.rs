@@ -109,7 +109,9 @@ pub enum F32Products {
     X3,
     /// On a CPU that has no tiles, but multiplies whole numbers of 16 bits (AVX-512 VNNI, AVX-VNNI): in fixed point, twice as fast. 128 values of a row of either
     /// operand, from a multiple of 128 on, are whole numbers up to 4,095 times a scale, so that each is off by at most 1/8,190 of the largest of
-    /// them. Products with fewer than 32 rows or columns, short sums and attention are exact, and elsewhere all are.
+    /// them. Where the largest values of two blocks multiply to less than 2⁻¹⁰² digits are lost, and above 2¹⁵¹ sums are not
+    /// finite. Products with fewer than 32 rows or columns,
+    /// short sums, windows of convolutions and attention are exact, and elsewhere all are.
     Fixed,
 }
 
@@ -131,7 +133,7 @@ pub enum Bf16Products {
     /// By multiplications of `bf16` with sums in `f32`, or of `f32` where the processor has nothing for `bf16`, or nothing faster.
     #[default]
     Exact,
-    /// As [`F32Products::Fixed`], where the processor has nothing for `bf16` that is faster than `f32`. As `bf16` is off by up to 1/512 of each value, this
+    /// As [`F32Products::Fixed`], where the processor has nothing for `bf16` that is faster than `f32`. As `bf16` is off by up to 1/256 of each value, this
     /// is less exact only for values of less than a sixteenth of the largest beside them.
     Fixed,
 }

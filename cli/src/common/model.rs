@@ -337,7 +337,7 @@ enum DtypeArg {
 enum Bf16ProductsArg {
     /// By multiplications of bf16, or of f32 where the processor has nothing for bf16 that is faster
     Exact,
-    /// As of f32, where the processor has nothing for bf16 that is faster than f32; elsewhere exact
+    /// As --f32-products fixed, where the processor has nothing for bf16 that is faster than f32; elsewhere exact
     Fixed,
 }
 
@@ -384,7 +384,7 @@ impl std::str::FromStr for DeviceArg {
     }
 }
 
-/// Why a GPU refuses products of int8.
+/// Why a GPU refuses what is for CPUs.
 const INT8_ON_GPU: &str = "--dtype int8 multiplies bytes on CPUs, not on --device cuda";
 const F32_ON_GPU: &str = "--f32-products x6, x3 and fixed are for CPUs, not for --device cuda";
 const FIXED_ON_GPU: &str = "--bf16-products fixed is for CPUs, not for --device cuda";
@@ -462,7 +462,9 @@ impl TargetArgs {
 
     /// Whether the flags ask for nothing but f32 on this CPU; threads and how they are used change no result.
     pub(crate) fn is_default(&self) -> bool {
-        let is_plain = self.f32_products() == F32Products::Exact && self.precision() == Precision::F32;
+        let is_exact =
+            self.f32_products() == F32Products::Exact && self.bf16_products() == Bf16Products::Exact;
+        let is_plain = is_exact && self.precision() == Precision::F32;
         is_plain && self.device == DeviceArg::Cpu && self.tune.is_none() && !self.check_finite
     }
 
@@ -497,7 +499,7 @@ impl TargetArgs {
         }
     }
 
-    /// What products multiply, in a word.
+    /// What products multiply, in a word or two.
     pub(crate) fn products(&self) -> String {
         let target = self.with_threads().precision(self.precision());
         let target = target.f32_products(self.f32_products()).bf16_products(self.bf16_products());

@@ -2,7 +2,6 @@
 
 use crate::common::error::{CliError, read_text};
 use crate::viewer::{Options, View};
-use kernfusion::roofline::NOMINAL;
 use kernfusion_codegen::Peaks;
 use kernfusion_ir::Graph;
 use serde::Deserialize;
@@ -17,6 +16,7 @@ struct Profile {
     f32_products_per_s: f64,
     bf16_products_per_s: f64,
     int8_products_per_s: f64,
+    scalars_per_s: f64,
     each: BTreeMap<String, f64>,
 }
 
@@ -46,6 +46,6 @@ fn peaks(profile: &Profile) -> Peaks {
         f32_products: profile.f32_products_per_s,
         bf16_products: profile.bf16_products_per_s,
         int8_products: profile.int8_products_per_s,
-        scalars: NOMINAL.scalars / NOMINAL.f32_products * profile.f32_products_per_s,
+        scalars: profile.scalars_per_s,
     }
 }

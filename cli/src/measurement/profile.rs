@@ -250,6 +250,7 @@ fn measured(args: &Args, rank: Option<&Rank>, screen: Option<&mut Screen>) -> Ou
             "f32_products_per_s": peaks.f32_products,
             "bf16_products_per_s": peaks.bf16_products,
             "int8_products_per_s": peaks.int8_products,
+            "scalars_per_s": peaks.scalars,
             "ranks": exchanged,
             "kernels": groups,
             "each": each,

@@ -9,7 +9,8 @@ use crate::common::screen::{Screen, progress};
 use indicatif::ProgressBar;
 use kernfusion::WeightType;
 use kernfusion::compile::{
-    F32Products, MemoryStrategy, Mode, Precision as ProductType, Stages, Target, Tensors, execute,
+    Bf16Products, F32Products, MemoryStrategy, Mode, Precision as ProductType, Stages, Target, Tensors,
+    execute,
 };
 use kernfusion::models::{self, Chunk, ModelConfig};
 use kernfusion::optim::Optimizer;
@@ -34,6 +35,13 @@ const STEP_TOLERANCE: f64 = 2e-4;
 
 /// Of anything with products of `bf16` or TF32: a value near the middle between two may be rounded either way, and sums follow.
 const NARROW_TOLERANCE: f64 = 1e-2;
+
+/// Of sums in fixed point, by the root of their terms: six standard deviations of what rounding both factors of each term, of numbers up to 1, to
+/// multiples of 1/4,095 adds.
+const FIXED_TOLERANCE: f64 = 3.5e-4;
+
+/// The same of products of `bf16`: the evaluator rounds factors to it, which fixed point does not, where the conversion is fused.
+const FIXED_BF16_TOLERANCE: f64 = 4.2e-3;
 
 /// Compare this machine's results with the reference evaluator: every op on every dtype, random programs, and a small
 /// training step of each kind of model, a part of a text after another one, in eager and in compiled mode
@@ -93,6 +101,8 @@ struct Case {
     graph: Graph,
     inputs: Tensors,
     tolerance: f64,
+    /// Terms of its longest sum, of a large product.
+    terms: usize,
 }
 
 /// Which part of how many.
@@ -196,7 +206,7 @@ fn judge(group: &[Case], targets: &[Target], bar: &ProgressBar) -> Verdict {
 fn cases(args: &Args) -> Result<Vec<Case>> {
     let sample = |Sample { name, graph, inputs, tolerance, .. }| {
         let group = name.split('.').next().unwrap_or_default().to_string();
-        Case { group, name, graph, inputs, tolerance }
+        Case { group, name, graph, inputs, tolerance, terms: 0 }
     };
     let mut cases: Vec<_> = samples::all(args.seed).into_iter().map(sample).collect();
     for number in 0..args.random {
@@ -208,6 +218,7 @@ fn cases(args: &Args) -> Result<Vec<Case>> {
             graph,
             inputs,
             tolerance: RANDOM_TOLERANCE,
+            terms: 0,
         });
     }
     for (name, config) in models::samples() {
@@ -269,7 +280,7 @@ fn large_product(seed: u64, (rows, columns, k, summed): (usize, usize, usize, us
         inputs.insert(name.into(), HostTensor::from_f64(&graph[id].ty, &values));
     }
     let name = format!("large product: {rows} x {k} x {columns}");
-    Ok(Case { group: "large product".into(), name, graph, inputs, tolerance: STEP_TOLERANCE })
+    Ok(Case { group: "large product".into(), name, graph, inputs, tolerance: STEP_TOLERANCE, terms: k })
 }
 
 /// A step of AdamW on a small model: loss, norm of the gradient, and every new parameter and moment.
@@ -286,7 +297,7 @@ fn training_step(seed: u64, name: &str, config: &ModelConfig) -> Result<Case> {
     // Moments as after some steps: Adam divides by the root of the second one.
     add_states(&graph, &mut inputs, 1e-3..2e-3, seed);
     let name = format!("training step: {name}");
-    Ok(Case { group: "training step".into(), name, graph, inputs, tolerance: STEP_TOLERANCE })
+    Ok(Case { group: "training step".into(), name, graph, inputs, tolerance: STEP_TOLERANCE, terms: 0 })
 }
 
 /// A chunk of two tokens after three that caches hold: logits, and what is in the caches then. None of models without them.
@@ -305,7 +316,7 @@ fn continuation(seed: u64, name: &str, config: &ModelConfig, stored: WeightType)
     add_states(&program.graph, &mut inputs, -1.0..1.0, seed);
     let (group, name) = ("continuation".into(), format!("continuation: {name}, kept as {stored}"));
     let tolerance = if stored == WeightType::F32 { STEP_TOLERANCE } else { NARROW_TOLERANCE };
-    Ok(Some(Case { group, name, graph: program.graph, inputs, tolerance }))
+    Ok(Some(Case { group, name, graph: program.graph, inputs, tolerance, terms: 0 }))
 }
 
 /// Numbers of a range for every state that has none.
@@ -336,7 +347,13 @@ fn failure(case: &Case, target: &Target) -> Option<String> {
     };
     let kind = target.f32_product_kind().unwrap_or_default();
     let rounds = is_narrow || matches!(kind, F32Products::Tf32 | F32Products::X3 | F32Products::Fixed);
-    let tolerance = if rounds { case.tolerance.max(NARROW_TOLERANCE) } else { case.tolerance };
+    let of_term = match (kind, target.bf16_product_kind().unwrap_or_default()) {
+        (_, Bf16Products::Fixed) => FIXED_BF16_TOLERANCE,
+        (F32Products::Fixed, _) => FIXED_TOLERANCE,
+        _ => 0.0,
+    };
+    let of_sums = of_term * (case.terms as f64).sqrt();
+    let tolerance = if rounds { case.tolerance.max(NARROW_TOLERANCE).max(of_sums) } else { case.tolerance };
     match execute(&case.graph, &case.inputs, target) {
         Ok(results) => expected.iter().find_map(|(name, array)| compare(name, array, &results, tolerance)),
         Err(error) => Some(error.to_string()),

@@ -310,7 +310,9 @@ fn a_place_for_results_is_looked_at_first() {
             message(ended, flags).starts_with(&format!("{file}: it is not replaced by what is made from"))
         );
     }
-    for more in ["--dtype bf16", "--device cuda", "--f32-products x6", "--check-finite"] {
+    for more in
+        ["--dtype bf16", "--device cuda", "--f32-products x6", "--bf16-products fixed", "--check-finite"]
+    {
         let message = work.fail(&format!("run one.kir --mode reference {more}"));
         assert!(message.starts_with("--mode reference evaluates as the program says"), "{message}");
     }

@@ -19,7 +19,7 @@ const WORDS: usize = LINE / 8;
 /// Time for each of the measurements.
 const TIME: Duration = Duration::from_millis(120);
 
-/// Measures this machine's CPU with `threads` threads, in less than half a second, with products that are computed this way.
+/// Measures this machine's CPU with `threads` threads, in less than a second, with products that are computed this way.
 ///
 /// # Errors
 /// If the machine's instruction set is not usable, or memory is short.

@@ -226,7 +226,7 @@ impl Lowering<'_> {
             gemm::Operand { element, outer: layout.outer, k, batch: layout.batch }
         };
         let is_bf16 = a.is_bf16 && b.is_bf16;
-        let work = gemm::Contraction {
+        let mut work = gemm::Contraction {
             isa: self.isa,
             m: domain.extent(domain.row_axes()),
             n: domain.extent(domain.column_axes()),
@@ -240,7 +240,11 @@ impl Lowering<'_> {
             prologues: [None; 2],
             epilogue: None,
         };
-        gemm::Contraction { precision: self.precision_of(is_bf16, &work), ..work }
+        let asked = self.products.on(self.isa, is_bf16);
+        if asked == gemm::Precision::Fixed && work.gains_by_fixed_point() {
+            work.precision = asked;
+        }
+        work
     }
 
     /// Computes a product into a temporary, row-major over the domain; returns its slot.

@@ -43,7 +43,7 @@ use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{
     BufferId, Direction, Domain, Form, Instr, InstrKind, Kernel, KernelGraph, Product, Scalar, StoreMode,
 };
-use kernfusion_runtime::gemm::{Contraction, Precision};
+use kernfusion_runtime::gemm::Precision;
 use kernfusion_runtime::isa::Isa;
 use kernfusion_runtime::launch::{KernelProgram, LaunchKind};
 use nest::Nest;
@@ -219,19 +219,11 @@ struct Lowering<'c> {
 }
 
 impl Lowering<'_> {
-    /// Of a product in a chain whose operands are both `bf16`, or else one of `f32`.
+    /// Of a product whose operands are both `bf16`, or else one of `f32`, if it is not in fixed point.
     fn precision(&self, is_bf16: bool) -> Precision {
         match self.products.on(self.isa, is_bf16) {
             Precision::Fixed => exact(is_bf16),
             precision => precision,
-        }
-    }
-
-    /// Of a product by itself, which is described as a product in a chain.
-    fn precision_of(&self, is_bf16: bool, product: &Contraction) -> Precision {
-        match self.products.on(self.isa, is_bf16) {
-            Precision::Fixed if product.gains_by_fixed_point() => Precision::Fixed,
-            _ => product.precision,
         }
     }
 

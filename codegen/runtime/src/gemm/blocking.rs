@@ -27,7 +27,7 @@ fn b_words(kernels: &Kernels, rows: usize, way: Way) -> usize {
     }
     let in_second = cache::second_level() / 4 / 8 * 5;
     match way {
-        _ if kernels.is_tiled() || in_second >= FEWEST_COLUMNS * KC => in_second,
+        _ if kernels.is_tiled || in_second >= FEWEST_COLUMNS * KC => in_second,
         Way::First => 3 << 20,
         Way::Second if rows <= kernels.mc => in_second,
         Way::Second => 2 * FEWEST_COLUMNS * KC,
@@ -74,7 +74,7 @@ impl Division {
     /// By the side that gives the busiest thread less to do; if both give the same, by the longer one. Rows are shared out singly where the
     /// epilogue takes any tile and part of a strip takes less time; the unit of columns is the narrowest tile.
     fn of(job: &Contraction, kernels: &Kernels, threads: usize) -> Self {
-        let shares_rows = job.tiles == Tiles::Any && !kernels.is_tiled();
+        let shares_rows = job.tiles == Tiles::Any && !kernels.is_tiled;
         let rows = Division { by_rows: true, unit: if shares_rows { 1 } else { kernels.mr } };
         let columns = Division { by_rows: false, unit: kernels.column_unit() };
         let prefers_rows = match job.m >= job.n {

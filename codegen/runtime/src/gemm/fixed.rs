@@ -5,12 +5,12 @@
 //! as multiples of it, rounded, two neighbours in a word; the scale is one more word behind them. The sum of a block is exact, since 128 products
 //! of numbers up to 4,095 are less than 2³¹. Times both scales it is added to the sums of the blocks before, in `f32`.
 //!
-//! So a value is off by at most 1/8,190 of the largest beside it, where rounding to bf16 puts it off by up to 1/512 of itself: less, unless it is
-//! less than a sixteenth of the largest. Blocks begin at multiples of 128, so what a sum is depends on nothing but its row and its column, and
-//! is the same on all processors that compute it.
+//! So a value is off by at most 1/8,190 of the largest beside it, where rounding to bf16 puts it off by up to 1/256 of itself: less, unless it is
+//! less than a sixteenth of the largest. Blocks begin at multiples of 128, so what a sum of such a product is depends on nothing but its row and its
+//! column, and is the same on all processors that compute it.
 
 use super::ahead::{Fetched, LINE};
-use super::microkernel::{Arithmetic, Step, TileOutput, multiply_word};
+use super::microkernel::{Arithmetic, TileOutput, multiply_word};
 use crate::math::vector::Lanes;
 use std::marker::PhantomData;
 use std::ops::Mul;
@@ -25,11 +25,6 @@ pub(super) const LARGEST_INVERSE: f32 = f32::from_bits(253 << 23);
 pub(super) const WORDS: usize = PAIRS + 1;
 /// Pairs of a block.
 pub(super) const PAIRS: usize = VALUES / 2;
-
-impl Step {
-    /// A block in fixed point.
-    pub(super) const FIXED: Step = Step { values: VALUES, words: WORDS };
-}
 
 /// Pairs of whole numbers. Their sums are whole numbers in the lanes of `f32` until they are scaled.
 pub(super) struct Fixed<L>(PhantomData<L>);

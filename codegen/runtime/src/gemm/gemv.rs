@@ -441,6 +441,7 @@ unsafe fn load<L: Lanes>(source: *const f32, lanes: usize) -> L {
 /// Whether a contraction is computed here.
 pub(super) fn suits(job: &Contraction) -> bool {
     let kernels = Kernels::of(job.isa, job.precision);
+    // What is packed nowhere has no scales.
     if kernels.is_fixed() {
         return false;
     }
@@ -448,7 +449,7 @@ pub(super) fn suits(job: &Contraction) -> bool {
     let (k, outer) = (job.b.k.offsets(), job.b.outer.offsets());
     let is_strided = matches!(outer, Offsets::Strided(_));
     let most = match k.unit() && is_strided && lies_ready(job) {
-        true if kernels.is_tiled() => MOST_ROWS_BESIDE_TILES,
+        true if kernels.is_tiled => MOST_ROWS_BESIDE_TILES,
         true => MOST_ROWS_OF_DOTS,
         false => MOST_ROWS,
     };
@@ -472,7 +473,7 @@ pub(super) fn step(job: &Contraction, units: usize) -> usize {
 
 /// The kernels for pairs of bf16, if both A and B are multiplied as such.
 fn pairs(job: &Contraction) -> Option<[Dot; DOT_ROWS]> {
-    let are_pairs = job.precision.is_narrow()
+    let are_pairs = job.precision.rounds_to_bf16()
         && job.b.element == Element::Bf16
         && job.b.k.offsets().unit()
         && job.k.is_multiple_of(2);
@@ -565,7 +566,7 @@ unsafe fn stage_a(gemm: &GemmCall<'_>, batch: usize, space: &Space) {
             return;
         }
         (0..job.m).for_each(|i| a.row(i, job.k, out.add(i * ld)));
-        if job.precision.is_narrow() {
+        if job.precision.rounds_to_bf16() {
             (0..job.m).for_each(|i| (gemm.kernels.round)(out.add(i * ld), out.add(i * ld), job.k));
         }
         if let Element::HalfByte(_) = job.b.element {
@@ -587,13 +588,13 @@ fn lines(job: &Contraction) -> usize {
 
 /// Whether lines of B are multiplied as they lie in memory.
 fn lies_ready(job: &Contraction) -> bool {
-    lines(job) > 0 || job.b.element == Element::F32 && !job.precision.is_narrow()
+    lines(job) > 0 || job.b.element == Element::F32 && !job.precision.rounds_to_bf16()
 }
 
 /// A line of B in memory, or widened and rounded in `stage`.
 unsafe fn line(gemm: &GemmCall<'_>, at: *const u8, count: usize, stage: *mut f32) -> *const u8 {
     let job = gemm.job;
-    let rounds = job.precision.is_narrow();
+    let rounds = job.precision.rounds_to_bf16();
     if lies_ready(job) {
         return at;
     }

@@ -14,7 +14,7 @@ use crate::math::vector::{Lanes, Portable};
 
 impl Kernels {
     /// The kernels to use. Where there is no bf16 arithmetic, bf16 precision rounds operands and multiplies
-    /// them in f32; where there is no tile unit, parts are not taken apart.
+    /// them in f32; where there is no tile unit, parts are not taken apart; where nothing multiplies whole numbers of 16 bits, fixed point is bf16.
     pub(super) fn of(isa: Isa, precision: Precision) -> &'static Kernels {
         match (isa, precision) {
             #[cfg(target_arch = "x86_64")]
@@ -255,6 +255,7 @@ static PORTABLE: Kernels = Kernels {
     kc: KC,
     step: Step::F32,
     rows_ahead: 0,
+    is_tiled: false,
     uses_tiles: false,
     tile: portable_f32::rows::<2>,
     half: Some(portable_f32::rows::<1>),
@@ -272,7 +273,7 @@ static PORTABLE: Kernels = Kernels {
 
 #[cfg(test)]
 thread_local! {
-    /// As if the processor had no instructions for bytes, in products that this thread computes.
+    /// As if the processor had no instructions for bytes and for whole numbers of 16 bits, in products that this thread computes.
     pub(super) static WITHOUT_VNNI: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
@@ -343,6 +344,7 @@ mod x86 {
         kc: KC,
         step: Step::F32,
         rows_ahead: 0,
+        is_tiled: false,
         uses_tiles: false,
         tile: avx512_f32::rows::<2>,
         half: Some(avx512_f32::rows::<1>),
@@ -376,6 +378,7 @@ mod x86 {
         kc: TILES_KC,
         step: Step { values: 32, words: tiles::STEP },
         rows_ahead: 2,
+        is_tiled: true,
         uses_tiles: true,
         tile: tiles::bf16,
         half: None,
@@ -434,6 +437,7 @@ mod x86 {
         kc: KC,
         step: Step::F32,
         rows_ahead: 0,
+        is_tiled: false,
         uses_tiles: false,
         tile: avx2_f32::rows::<2>,
         half: Some(avx2_f32::rows::<1>),

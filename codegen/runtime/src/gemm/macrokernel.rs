@@ -42,7 +42,7 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
 
     /// Parts of these rows of at most `most`: where an epilogue takes any tile, of about the same length, since a tile of few rows waits for B.
     fn parts(&self, rows: &Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> + use<> {
-        let evenly = self.gemm.job.tiles == Tiles::Any && !self.gemm.kernels.is_tiled();
+        let evenly = self.gemm.job.tiles == Tiles::Any && !self.gemm.kernels.is_tiled;
         let (start, all, count) = (rows.start, rows.len(), rows.len().div_ceil(most));
         (0..count).map(move |number| {
             let part = match evenly {
@@ -266,8 +266,12 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
 
     /// Rows (or columns) and values of k that are computed at a time: whole steps, for which the stage has room.
     fn most(&self, prologue: Prologue) -> (usize, usize) {
-        let step = self.gemm.kernels.step.values.max(STAGED);
-        if prologue.along_k { (STAGED, KC) } else { (TILE_COLUMNS * STAGED / step, step) }
+        if prologue.along_k { (STAGED, KC) } else { (TILE_COLUMNS * STAGED / self.step(), self.step()) }
+    }
+
+    /// Lines across k that are computed at a time.
+    fn step(&self) -> usize {
+        self.gemm.kernels.step.values.max(STAGED)
     }
 
     /// The block of an operand with these rows (or columns) and values of k, counted from `first`, computed into the stage.
@@ -283,7 +287,7 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
         let (at, size) = ((first.0 + outer.start, first.1 + k.start), (outer.len(), k.len()));
         let turn = |(outer, k): (usize, usize)| if prologue.along_k { (outer, k) } else { (k, outer) };
         let base = self.space.stage;
-        let ld = STAGED * LDA / if prologue.along_k { STAGED } else { self.most(prologue).1 };
+        let ld = if prologue.along_k { LDA } else { STAGED * LDA / self.step() };
         // SAFETY: the stage has room for the block.
         unsafe { self.gemm.call(prologue.function, base, ld, turn(at), turn(size), self.batch) };
         let (line, unit) = (Offsets::Strided(ld as isize), Offsets::Strided(1));

@@ -1,6 +1,6 @@
 //! Register tiles: `C[R, NR] (+)= A[R, k] · B[k, NR]`, the only code here that multiplies large matrices.
 //!
-//! Both operands are streams of 32-bit *words*: a word is one `f32`, two neighbours along k in `bf16`, or two or four of
+//! Both operands are streams of 32-bit *words*: a word is one `f32`, two neighbours along k in `bf16` or in [fixed point](super::fixed), or two or four of
 //! [bytes](super::bytes).
 //! A is row-major with the constant stride `LDA`, so its packing is a row copy and a prologue sees ordinary
 //! rows. B comes in panels `[k][NR]`. An element of C is the sum of its products in the order of k, whatever
@@ -9,6 +9,7 @@
 use super::Element;
 use super::ahead::{Ahead, Fetched, LINE, Reach, Streams};
 use super::bytes::Bytes;
+use super::fixed;
 use super::gemv::Gemv;
 use super::later::Later;
 use super::pack::{Narrow, PackA, PackB};
@@ -108,6 +109,8 @@ impl Step {
     pub(super) const PAIR: Step = Step { values: 2, words: 1 };
     /// Words are four bytes.
     pub(super) const QUAD: Step = Step { values: 4, words: 1 };
+    /// Words are pairs of whole numbers, of a block with a scale.
+    pub(super) const FIXED: Step = Step { values: fixed::VALUES, words: fixed::WORDS };
 
     /// Words of the whole steps that fit into `values` values of k. A step has a power of two of them, so this shifts: a 64-bit division for
     /// each tile would cost as much as several of its steps.
@@ -128,8 +131,10 @@ pub(super) struct Kernels {
     pub kc: usize,
     /// What is multiplied at a time.
     pub step: Step,
-    /// Rows that a tile on the tile unit prefetches with every step; none of other kernels.
+    /// Rows that a tile on the tile unit prefetches with every step.
     pub rows_ahead: usize,
+    /// Whether they are for a tile unit, of the processor or emulated.
+    pub is_tiled: bool,
     /// Whether it runs on the tile unit, which each thread configures.
     pub uses_tiles: bool,
     /// The register tile, of any number of rows up to `mr`.
@@ -142,7 +147,7 @@ pub(super) struct Kernels {
     /// As `pack_a`, into words that are `f32`.
     pub pack_a_f32: PackA,
     pub pack_b: PackB,
-    /// Where words are pairs: for operands of bf16.
+    /// Where words are pairs, of bf16 or in fixed point: for operands of bf16.
     pub narrow: Option<Narrow>,
     /// Where operands are bytes, which have a packing of their own.
     pub bytes: Option<&'static Bytes>,
@@ -161,19 +166,14 @@ impl Kernels {
         self.store[place(element)]
     }
 
-    /// Whether they are for a tile unit, of the processor or emulated.
-    pub(super) fn is_tiled(&self) -> bool {
-        self.rows_ahead > 0
-    }
-
     /// Whether operands are packed in fixed point.
     pub(super) fn is_fixed(&self) -> bool {
-        !self.is_tiled() && self.step.values > Step::QUAD.values
+        self.step == Step::FIXED
     }
 
     /// Whether values are taken apart, and parts multiplied, on a tile unit: a tile has several products.
     pub(super) fn takes_apart(&self) -> bool {
-        self.is_tiled() && self.step.words * 2 > self.step.values
+        self.is_tiled && self.step.words * 2 > self.step.values
     }
 
     /// How many words `depth` values of k are packed into.
@@ -203,7 +203,7 @@ impl Kernels {
             return;
         }
         let bytes = LINE.max(4 * self.nr);
-        if self.is_tiled() {
+        if self.is_tiled {
             let reach = Reach { rows: words / self.step.words * self.rows_ahead, bytes };
             target.later = later.piece(reach).unwrap_or(target.later);
             return;

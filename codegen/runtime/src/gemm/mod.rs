@@ -222,8 +222,8 @@ pub enum Precision {
     Int8,
     /// The operands in fixed point, where the processor multiplies pairs of whole numbers of 16 bits and has no tiles; else as
     /// [`Bf16`](Self::Bf16). 128 values of k of a row of A or of a column of B, from a multiple of 128 on, are whole numbers up to 4,095 times a
-    /// scale, which is the largest of their magnitudes over 4,095. What is not finite is not finite in C either. Not for blocks whose scales
-    /// multiply to less than 2⁻¹²⁶, which lose digits.
+    /// scale, which is the largest of their magnitudes over 4,095. What is not finite is not finite in C either. Not for blocks whose largest
+    /// values multiply to less than 2⁻¹⁰², which lose digits, or to more than 2¹⁵¹, whose sums are not finite.
     Fixed,
 }
 
@@ -239,8 +239,8 @@ impl Precision {
         exact.step == microkernel::Step::F32 && fixed.is_fixed()
     }
 
-    /// Whether operands are rounded to bf16 where they are multiplied as they lie, or as `f32`.
-    fn is_narrow(self) -> bool {
+    /// Whether operands are rounded to bf16 where they are multiplied as `f32`, or as they lie.
+    fn rounds_to_bf16(self) -> bool {
         matches!(self, Precision::Bf16 | Precision::Fixed)
     }
 }

@@ -146,7 +146,7 @@ pub(super) struct PanelSize {
     pub stride: usize,
 }
 
-/// Packing of blocks that hold the halves of words already.
+/// Packing of blocks of bf16, which are the halves of words where words are pairs of these.
 #[derive(Clone, Copy)]
 pub(super) struct Narrow {
     /// As `PackA`.

@@ -37,7 +37,7 @@ enum Packing {
 impl Packer {
     /// With these kernels. Where words are `f32`, bf16 precision rounds in them.
     pub(super) fn new(kernels: &'static Kernels, precision: Precision) -> Self {
-        Packer { kernels, rounds: precision.is_narrow() && kernels.step == Step::F32 }
+        Packer { kernels, rounds: precision.rounds_to_bf16() && kernels.step == Step::F32 }
     }
 
     /// How blocks of an operand of these elements are packed, whose lines `along` (k for rows of A, columns for B) are copied.
@@ -63,7 +63,7 @@ impl Packer {
 
     /// Whether columns of B, or values of k in words of one value, lie in runs that are long enough to be packed as they lie.
     fn lies_in_runs(self, source: &Source<'_>, columns: usize, depth: usize) -> bool {
-        self.kernels.step.values <= Step::PAIR.values && source.outer.step_of_runs(columns).is_some()
+        !self.kernels.is_fixed() && source.outer.step_of_runs(columns).is_some()
             || self.k_lies_in_runs(source, depth)
     }
 
@@ -176,7 +176,9 @@ impl Packer {
             (Element::F32, Offsets::Strided(1), Offsets::Strided(stride)) => {
                 Some(Strip::Across(source.base.cast(), usize::try_from(stride).ok()?))
             }
-            (Element::Bf16, Offsets::Strided(ROW_OF_PAIRS), Offsets::Strided(1)) if narrow.is_some() => {
+            (Element::Bf16, Offsets::Strided(ROW_OF_PAIRS), Offsets::Strided(1))
+                if narrow.is_some() && !self.kernels.is_fixed() =>
+            {
                 Some(Strip::Packed(source.base.cast()))
             }
             _ => None,

@@ -376,7 +376,7 @@ impl Case {
         // Half bytes are not rounded again, where they are not packed.
         let is_read = |element: Element| element.is_half_byte() && gemv::suits(&self.contraction);
         let rounds = [variant.elements.0, variant.elements.1]
-            .map(|element| variant.precision.is_narrow() && !is_read(element));
+            .map(|element| variant.precision.rounds_to_bf16() && !is_read(element));
         let is_fixed = microkernel::Kernels::of(self.contraction.isa, variant.precision).is_fixed();
         let round = |side: usize, x: f32| match rounds[side] && !is_fixed {
             true => bf16::from_f32(x).to_f32(),
@@ -445,7 +445,7 @@ fn all_sizes() {
         for (m, n) in sizes.into_iter().flat_map(|m| sizes.map(|n| (m, n))) {
             for k in [0, 1, 2, 17, 65] {
                 let lies = (LIES[(m + k) % 3], LIES[(n + k) % 3]);
-                let precision = PRECISIONS[(m + n) % 5];
+                let precision = PRECISIONS[(m + n) % PRECISIONS.len()];
                 let variant = Variant { lies, precision, epilogue: n % 3 == 0, ..PLAIN };
                 check(isa, (1 + k % 2, m, n, k), variant);
             }
@@ -512,7 +512,7 @@ fn few_rows_are_computed_the_other_way_round() {
             for (place, lie) in LIES.into_iter().enumerate() {
                 let (direct, epilogue) = (place % 2 == 0, (number + place) % 3 != 0);
                 let elements = (elements[place % 4], elements[(number + place / 2) % 4]);
-                let precision = PRECISIONS[(place + number) % 4];
+                let precision = PRECISIONS[(place + number) % PRECISIONS.len()];
                 let lies = (lie, Lie::KUnit);
                 check(isa, size, Variant { lies, elements, precision, epilogue, direct, ..PLAIN });
             }
@@ -757,6 +757,7 @@ fn long_sums_are_packed_block_by_block() {
             (false, Precision::F32),
             (false, Precision::Bf16),
             (false, Precision::X6),
+            (false, Precision::Fixed),
         ] {
             let lies = (Lie::OuterUnit, Lie::OuterUnit);
             let variant = Variant { lies, precision, epilogue: true, direct, ..PLAIN };

@@ -134,7 +134,7 @@ impl Across {
     /// Word `w` of each, of values from `k` on.
     #[inline(always)]
     unsafe fn word<T: Stored>(
-        self,
+        &self,
         block: &Block<'_, T>,
         outer: usize,
         (k, w): (&Range<usize>, usize),
@@ -239,7 +239,7 @@ unsafe fn pack_columns<T: Stored>(
                     _mm512_storeu_ps(at(j, WORDS - 1).cast(), scale);
                 }
                 for words in chunks(0..WORDS - 1, ROWS_TOGETHER / 2) {
-                    for (j, across) in halves().zip(all) {
+                    for (j, across) in halves().zip(&all) {
                         for w in words.clone() {
                             across.word(block, j, (&k, w), mask(j)).store(at(j, w));
                         }
