@@ -8,7 +8,7 @@
 mod ahead;
 mod blocking;
 mod bytes;
-#[cfg(target_arch = "x86_64")]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no other processor has kernels for it"))]
 mod fixed;
 mod gemv;
 mod generic;

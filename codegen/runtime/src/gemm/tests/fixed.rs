@@ -73,7 +73,9 @@ fn fixed_point_is_for_products_that_gain_by_it() {
         };
         let (size, lies) = ((1, 64, 64, 384), PLAIN.lies);
         let has = match isa {
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx512 { bf16: Bf16Unit::None | Bf16Unit::Pairs } => is_x86_feature_detected!("avx512vnni"),
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => is_x86_feature_detected!("avxvnni"),
             _ => false,
         };
