@@ -107,11 +107,10 @@ pub enum F32Products {
     /// On a CPU: by three products of `bf16` on its tile unit (AMX), with operands of two numbers: errors about ten times those of `f32`,
     /// a five-hundredth of those of `bf16`. Without a tile unit, products are exact.
     X3,
-    /// On a CPU that has no tiles, but multiplies whole numbers of 16 bits (AVX-512 VNNI, AVX-VNNI): in fixed point, twice as fast. 128 values of a row of either
-    /// operand, from a multiple of 128 on, are whole numbers up to 4,095 times a scale, so that each is off by at most 1/8,190 of the largest of
-    /// them. Where the largest values of two blocks multiply to less than 2⁻¹⁰² digits are lost, and above 2¹⁵¹ sums are not
-    /// finite. Products with fewer than 32 rows or columns,
-    /// short sums, windows of convolutions and attention are exact, and elsewhere all are.
+    /// On a CPU that has no tiles, but multiplies whole numbers of 16 bits (AVX-512 VNNI, AVX-VNNI): in fixed point, twice as fast. 128 values of a row
+    /// of either operand, from a multiple of 128 on, are whole numbers up to 4,095 times a scale, so that each is off by at most 1/8,190 of the
+    /// largest of them. Where the largest values of two blocks multiply to less than 2⁻¹⁰², digits are lost, and above 2¹⁵¹ sums are not finite.
+    /// Products with fewer than 32 rows or columns, short sums, windows of convolutions and attention are exact, and elsewhere all are.
     Fixed,
 }
 

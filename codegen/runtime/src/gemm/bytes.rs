@@ -415,12 +415,12 @@ where
     #[inline(always)]
     unsafe fn words(b: *const u32) -> L {
         // SAFETY: the caller's contract.
-        unsafe { L::load(b.cast()) }
+        unsafe { <L as Arithmetic>::words(b) }
     }
     #[inline(always)]
     unsafe fn broadcast(a: *const u32) -> L {
         // SAFETY: the caller's contract.
-        unsafe { L::splat(a.cast::<f32>().read()) }
+        unsafe { <L as Arithmetic>::broadcast(a) }
     }
     #[inline(always)]
     unsafe fn multiply_add(sum: L, a: L, b: L) -> L {

@@ -36,13 +36,13 @@ impl<L: Lanes + Mul<Output = L>> Arithmetic for Fixed<L> {
     #[inline(always)]
     unsafe fn words(b: *const u32) -> L {
         // SAFETY: the caller's contract.
-        unsafe { L::load(b.cast()) }
+        unsafe { <L as Arithmetic>::words(b) }
     }
 
     #[inline(always)]
     unsafe fn broadcast(a: *const u32) -> L {
         // SAFETY: the caller's contract.
-        unsafe { L::splat(a.cast::<f32>().read()) }
+        unsafe { <L as Arithmetic>::broadcast(a) }
     }
 
     #[inline(always)]

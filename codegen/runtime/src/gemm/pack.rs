@@ -5,6 +5,39 @@
 //! along k, and one across it) and one transpose of as many vectors serve both operands, both layouts and all kinds of words: with AVX-512 vectors of
 //! 16, with AVX2 of 8, whose words are `f32`.
 
+/// The functions of both operands for one kind of memory, where these features are.
+#[cfg(target_arch = "x86_64")]
+macro_rules! packers {
+    ($features:literal $stored:ident: $a:ident as $pack_a:expr, $b:ident as $pack_b:expr) => {
+        /// # Safety
+        /// As `PackA`; the block covers its elements.
+        #[target_feature(enable = $features)]
+        pub(in crate::gemm) unsafe fn $a(
+            block: &Block<'_, $stored>,
+            rows: usize,
+            depth: usize,
+            out: *mut u32,
+        ) {
+            // SAFETY: the caller's contract.
+            unsafe { $pack_a(block, rows, depth, out) }
+        }
+
+        /// # Safety
+        /// As `PackB`; the block covers its elements.
+        #[target_feature(enable = $features)]
+        pub(in crate::gemm) unsafe fn $b(
+            block: &Block<'_, $stored>,
+            columns: usize,
+            depth: usize,
+            out: *mut u32,
+            panels: PanelSize,
+        ) {
+            // SAFETY: the caller's contract.
+            unsafe { $pack_b(block, columns, depth, out, panels) }
+        }
+    };
+}
+
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86;
 

@@ -185,35 +185,5 @@ unsafe fn pack_columns<T: Stored>(
     }
 }
 
-macro_rules! instances {
-    ($stored:ident $a:ident $b:ident) => {
-        /// # Safety
-        /// As `PackA`; the block covers its elements.
-        #[target_feature(enable = "avx2,fma")]
-        pub(in crate::gemm) unsafe fn $a(
-            block: &Block<'_, $stored>,
-            rows: usize,
-            depth: usize,
-            out: *mut u32,
-        ) {
-            // SAFETY: the caller's contract.
-            unsafe { pack_rows(block, rows, depth, out) }
-        }
-
-        /// # Safety
-        /// As `PackB`; the block covers its elements.
-        #[target_feature(enable = "avx2,fma")]
-        pub(in crate::gemm) unsafe fn $b(
-            block: &Block<'_, $stored>,
-            columns: usize,
-            depth: usize,
-            out: *mut u32,
-            panels: PanelSize,
-        ) {
-            // SAFETY: the caller's contract.
-            unsafe { pack_columns(block, columns, depth, out, panels) }
-        }
-    };
-}
-instances!(f32 pack_a pack_b);
-instances!(u16 pack_a_narrow pack_b_narrow);
+packers!("avx2,fma" f32: pack_a as pack_rows, pack_b as pack_columns);
+packers!("avx2,fma" u16: pack_a_narrow as pack_rows, pack_b_narrow as pack_columns);

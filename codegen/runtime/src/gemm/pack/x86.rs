@@ -533,39 +533,9 @@ unsafe fn square<const PARTS: usize, W: Word<PARTS>>(
     }
 }
 
-macro_rules! instances {
-    ($features:literal $word:ty, $parts:literal $stored:ident $a:ident $b:ident) => {
-        /// # Safety
-        /// As `PackA`; the block covers its elements.
-        #[target_feature(enable = $features)]
-        pub(in super::super) unsafe fn $a(
-            block: &Block<'_, $stored>,
-            rows: usize,
-            depth: usize,
-            out: *mut u32,
-        ) {
-            // SAFETY: the caller's contract.
-            unsafe { pack_a::<$parts, $word>(block, rows, depth, out) }
-        }
-
-        /// # Safety
-        /// As `PackB`; the block covers its elements.
-        #[target_feature(enable = $features)]
-        pub(in super::super) unsafe fn $b(
-            block: &Block<'_, $stored>,
-            columns: usize,
-            depth: usize,
-            out: *mut u32,
-            panels: PanelSize,
-        ) {
-            // SAFETY: the caller's contract.
-            unsafe { pack_b::<$parts, $word>(block, columns, depth, out, panels) }
-        }
-    };
-}
-instances!("avx512f,avx512bw" F32<__m512i>, 1 f32 pack_a_f32 pack_b_f32);
-instances!("avx2" F32<__m256i>, 1 f32 pack_a_f32_of_8 pack_b_f32_of_8);
-instances!("avx512f,avx512bw,avx512bf16" Bf16, 1 f32 pack_a_bf16 pack_b_bf16);
-instances!("avx512f,avx512bw" Split, 2 f32 pack_a_two pack_b_two);
-instances!("avx512f,avx512bw" Split, 3 f32 pack_a_three pack_b_three);
-instances!("avx512f,avx512bw,avx512vl" Pair, 1 u16 pack_a_pairs pack_b_pairs);
+packers!("avx512f,avx512bw" f32: pack_a_f32 as pack_a::<1, F32<__m512i>>, pack_b_f32 as pack_b::<1, F32<__m512i>>);
+packers!("avx2" f32: pack_a_f32_of_8 as pack_a::<1, F32<__m256i>>, pack_b_f32_of_8 as pack_b::<1, F32<__m256i>>);
+packers!("avx512f,avx512bw,avx512bf16" f32: pack_a_bf16 as pack_a::<1, Bf16>, pack_b_bf16 as pack_b::<1, Bf16>);
+packers!("avx512f,avx512bw" f32: pack_a_two as pack_a::<2, Split>, pack_b_two as pack_b::<2, Split>);
+packers!("avx512f,avx512bw" f32: pack_a_three as pack_a::<3, Split>, pack_b_three as pack_b::<3, Split>);
+packers!("avx512f,avx512bw,avx512vl" u16: pack_a_pairs as pack_a::<1, Pair>, pack_b_pairs as pack_b::<1, Pair>);
