@@ -87,7 +87,7 @@ fn tables_of_bytes() {
 /// protected pages, so that nothing beside them is read.
 #[test]
 fn every_other_element_under_bounds() {
-    for dtype in [DType::F32, DType::I32, DType::BF16] {
+    for dtype in [DType::F32, DType::I32, DType::BF16, DType::F16, DType::I8] {
         for n in [1, 5, 8, 16, 17, 30, 58, 79, 150] {
             let rows = 3;
             let width = 2 * n + 1;

@@ -147,7 +147,7 @@ pub(super) struct Kernels {
     /// As `pack_a`, into words that are `f32`.
     pub pack_a_f32: PackA,
     pub pack_b: PackB,
-    /// Where words are pairs, of bf16 or in fixed point: for operands of bf16.
+    /// For operands of bf16.
     pub narrow: Option<Narrow>,
     /// Where operands are bytes, which have a packing of their own.
     pub bytes: Option<&'static Bytes>,
@@ -169,6 +169,11 @@ impl Kernels {
     /// Whether operands are packed in fixed point.
     pub(super) fn is_fixed(&self) -> bool {
         self.step == Step::FIXED
+    }
+
+    /// Whether words are pairs of bf16.
+    pub(super) fn multiplies_pairs(&self) -> bool {
+        self.narrow.is_some() && self.step.values == 2 * self.step.words
     }
 
     /// Whether values are taken apart, and parts multiplied, on a tile unit: a tile has several products.

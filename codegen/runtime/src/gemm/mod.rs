@@ -252,9 +252,9 @@ pub fn register_rows(isa: Isa, precision: Precision) -> usize {
 
 /// What rows of A hold that are packed for products in bf16: pairs, or words of `f32` where there are no products of pairs.
 pub fn packed_bf16(isa: Isa) -> Element {
-    match microkernel::Kernels::of(isa, Precision::Bf16).narrow {
-        Some(_) => Element::Bf16,
-        None => Element::F32,
+    match microkernel::Kernels::of(isa, Precision::Bf16).multiplies_pairs() {
+        true => Element::Bf16,
+        false => Element::F32,
     }
 }
 

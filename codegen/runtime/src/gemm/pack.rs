@@ -179,7 +179,7 @@ pub(super) struct PanelSize {
     pub stride: usize,
 }
 
-/// Packing of blocks of bf16, which are the halves of words where words are pairs of these.
+/// Packing of blocks of bf16: as pairs, whose halves these are, as `f32`, or in fixed point.
 #[derive(Clone, Copy)]
 pub(super) struct Narrow {
     /// As `PackA`.

@@ -40,12 +40,13 @@ impl Packer {
         Packer { kernels, rounds: precision.rounds_to_bf16() && kernels.step == Step::F32 }
     }
 
-    /// How blocks of an operand of these elements are packed, whose lines `along` (k for rows of A, columns for B) are copied.
-    fn packing(self, source: &Source<'_>, element: Element, along: Offsets<'_>) -> Packing {
-        let unit = source.outer.unit() || source.k.unit();
+    /// How blocks of an operand of these elements are packed, whose lines `along` (k for rows of A, columns for B) are copied, or
+    /// [runs](Self::lies_in_runs).
+    fn packing(self, source: &Source<'_>, element: Element, along: Offsets<'_>, in_runs: bool) -> Packing {
+        let as_it_lies = in_runs || source.outer.unit() || source.k.unit();
         match (element, self.kernels.narrow) {
-            (Element::F32, _) if unit => Packing::Wide,
-            (Element::Bf16, Some(narrow)) if unit => Packing::Narrow(narrow),
+            (Element::F32, _) if as_it_lies => Packing::Wide,
+            (Element::Bf16, Some(narrow)) if as_it_lies => Packing::Narrow(narrow),
             _ if along.unit() && self.kernels.step == Step::F32 => Packing::Widened,
             _ => Packing::Staged,
         }
@@ -88,13 +89,11 @@ impl Packer {
         let panels = PanelSize { words, stride: words * kernels.nr };
         // SAFETY: the caller's contract.
         unsafe {
-            match self.packing(source, element, source.outer) {
+            let in_runs = self.lies_in_runs(source, columns, depth);
+            match self.packing(source, element, source.outer, in_runs) {
                 Packing::Wide => (kernels.pack_b)(&source.block(), columns, depth, out, panels),
                 Packing::Narrow(narrow) => (narrow.b)(&source.block(), columns, depth, out, panels),
                 Packing::Widened => self.widen_columns(source, columns, depth, out),
-                Packing::Staged if element == Element::F32 && self.lies_in_runs(source, columns, depth) => {
-                    (kernels.pack_b)(&source.block(), columns, depth, out, panels);
-                }
                 Packing::Staged => {
                     let stage = |j: Range<usize>, k: Range<usize>| {
                         source.from(j.start, k.start).staged(j.len(), k.len(), stage)
@@ -167,9 +166,8 @@ impl Packer {
     /// Rows of A that a tile reads as they lie: at the distance of packed ones, or side by side. Beyond the end of k they have zeros as packed
     /// ones have.
     pub(super) fn as_it_lies(self, source: &Source<'_>, element: Element) -> Option<Strip> {
-        let Kernels { across, narrow, .. } = self.kernels;
         match (element, source.outer, source.k) {
-            (Element::F32, ..) if self.rounds || across.is_none() => None,
+            (Element::F32, ..) if self.rounds || self.kernels.across.is_none() => None,
             (Element::F32, Offsets::Strided(ROW), Offsets::Strided(1)) => {
                 Some(Strip::Packed(source.base.cast()))
             }
@@ -177,7 +175,7 @@ impl Packer {
                 Some(Strip::Across(source.base.cast(), usize::try_from(stride).ok()?))
             }
             (Element::Bf16, Offsets::Strided(ROW_OF_PAIRS), Offsets::Strided(1))
-                if narrow.is_some() && !self.kernels.is_fixed() =>
+                if self.kernels.multiplies_pairs() =>
             {
                 Some(Strip::Packed(source.base.cast()))
             }
@@ -199,13 +197,11 @@ impl Packer {
         let (kernels, packer) = (self.kernels, self.of(element));
         // SAFETY: the caller's contract.
         unsafe {
-            match self.packing(source, element, source.k) {
+            let in_runs = self.k_lies_in_runs(source, depth);
+            match self.packing(source, element, source.k, in_runs) {
                 Packing::Wide => (kernels.pack_a)(&source.block(), rows, depth, out),
                 Packing::Narrow(narrow) => (narrow.a)(&source.block(), rows, depth, out),
                 Packing::Widened => (0..rows).for_each(|i| source.row(i, depth, out.add(i * LDA).cast())),
-                Packing::Staged if element == Element::F32 && self.k_lies_in_runs(source, depth) => {
-                    (kernels.pack_a)(&source.block(), rows, depth, out);
-                }
                 Packing::Staged => {
                     let stage = |i: Range<usize>, k: Range<usize>| {
                         source.from(i.start, k.start).staged(i.len(), k.len(), stage)

@@ -6,7 +6,7 @@
 //! sum in the same order either way, so that no bit depends on it.
 
 use super::blocking::{GemmCall, Space};
-use super::microkernel::LDA;
+use super::microkernel::{Kernels, LDA, Step};
 use super::pack::{Block, Offsets, RUN};
 use super::{Buffers, Contraction, Element, Output, Precision, STREAMS, TILE_COLUMNS, Tiles, gemv};
 use std::ops::Range;
@@ -23,13 +23,14 @@ pub(super) fn of(job: &Contraction, buffers: &Buffers) -> Option<(Contraction, B
     // Products of parts are added in an order that is another one when operands are exchanged.
     let same_bits = !matches!(job.precision, Precision::X3 | Precision::X6);
     let (outer, k) = (job.b.outer.offsets(), job.b.k.offsets());
-    let is_f32 = job.b.element == Element::F32 && job.precision == Precision::F32;
+    let packs_runs = Kernels::of(job.isa, job.precision).step == Step::F32
+        && matches!(job.b.element, Element::F32 | Element::Bf16);
     // Where B lies in runs both ways, the longer ones are copied.
     let lies_in_runs = || {
         let length = k.run(job.k);
         length >= RUN && outer.step_of_runs(job.n).is_none_or(|step| outer.run_by(step, job.n) < length)
     };
-    let along_k = k.unit() || is_f32 && !outer.unit() && lies_in_runs();
+    let along_k = k.unit() || packs_runs && !outer.unit() && lies_in_runs();
     let suits = few && !gemv::suits(job) && same_bits && along_k && job.is_plain() && !adds && job.k > 0;
     suits.then(|| {
         let job = Contraction {

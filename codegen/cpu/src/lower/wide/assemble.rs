@@ -342,9 +342,9 @@ impl<'p> Assembler<'p> {
         match *operand {
             Operand::Lanes(lanes) => self.value(lanes),
             Operand::Elements { pointer, size, offset } => self.elements(pointer, size, offset),
-            Operand::Alternate { pointer, offset, half, .. } => {
-                let skipped = if half == Half::Upper { i32::from(self.vectors.lanes() - 1) * 4 } else { 0 };
-                self.elements(pointer, 2 * 4, offset + skipped)
+            Operand::Alternate { pointer, size, offset, half, .. } => {
+                let skipped = if half == Half::Upper { i32::from(self.vectors.lanes() - 1) } else { 0 };
+                self.elements(pointer, 2 * size, offset + skipped * size as i32)
             }
             Operand::Kept { pointer, offset } => Place::Memory(self.base(pointer), None, offset),
             Operand::Slot(slot) => self.frame.slot(slot),

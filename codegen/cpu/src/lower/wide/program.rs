@@ -79,9 +79,9 @@ pub(super) enum Operand {
     Lanes(Lanes),
     /// Elements of `size` bytes at the current position, at an offset in bytes from where a pointer points.
     Elements { pointer: u32, size: u32, offset: i32 },
-    /// As many elements of four bytes as there are lanes, among which every other one of half of the lanes is. The mask is of all lanes, or of these
+    /// As many elements of `size` bytes as there are lanes, among which every other one of half of the lanes is. The mask is of all lanes, or of these
     /// elements if it is spread.
-    Alternate { pointer: u32, offset: i32, half: Half, is_spread: bool },
+    Alternate { pointer: u32, size: u32, offset: i32, half: Half, is_spread: bool },
     /// Elements `stride` apart from where a pointer points: the last operand of a gather, before which is what absent elements are, how many
     /// elements away the others lie, counted from the pointer, and, of eight lanes under bounds, which are absent; `first` is the number of the first lane.
     Apart { pointer: u32, stride: i32, first: u8 },
@@ -562,8 +562,8 @@ impl LaneProgram {
             Operand::Elements { pointer, size, offset } => {
                 Operand::Elements { pointer, size, offset: behind(offset, size) }
             }
-            Operand::Alternate { pointer, offset, half, is_spread } => {
-                Operand::Alternate { pointer, offset: behind(offset, 2 * 4), half, is_spread }
+            Operand::Alternate { pointer, size, offset, half, is_spread } => {
+                Operand::Alternate { pointer, size, offset: behind(offset, 2 * size), half, is_spread }
             }
             Operand::Kept { pointer, offset } => Operand::Kept { pointer, offset: behind(offset, 4) },
             Operand::LaneNumbers { first } => Operand::LaneNumbers { first: first + vector * lanes },

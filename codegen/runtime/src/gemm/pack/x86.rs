@@ -51,6 +51,8 @@ trait Word<const PARTS: usize> {
 
 /// Words are `f32`, as memory.
 struct F32<V>(PhantomData<V>);
+/// Words are `f32`, of bf16.
+struct Widened<V>(PhantomData<V>);
 /// Words are pairs of bf16, rounded from `f32`.
 struct Bf16;
 /// Words are pairs of bf16 too, of values of `f32` in several parts, each of which is what those before it left of the value
@@ -79,6 +81,25 @@ impl<V: Words> Word<1> for F32<V> {
     unsafe fn across_k<const STEP: usize>(p: *const f32, _next: Option<*const f32>, mask: u16) -> [V; 1] {
         // SAFETY: masked values are not read.
         unsafe { [lanes::<STEP, V>(p, mask)] }
+    }
+}
+
+impl<V: Words> Word<1> for Widened<V> {
+    type Stored = u16;
+    type Vector = V;
+    const K: usize = 1;
+    fn places(w: usize) -> (usize, Option<usize>) {
+        (w, None)
+    }
+    #[inline(always)]
+    unsafe fn along_k(p: *const u16, left: usize) -> [V; 1] {
+        // SAFETY: masked values are not read.
+        unsafe { [V::halves::<1>(p, first(left)).raised()] }
+    }
+    #[inline(always)]
+    unsafe fn across_k<const STEP: usize>(p: *const u16, _next: Option<*const u16>, mask: u16) -> [V; 1] {
+        // SAFETY: masked values are not read.
+        unsafe { [V::halves::<STEP>(p, mask).raised()] }
     }
 }
 
@@ -254,12 +275,13 @@ impl Word<1> for Pair {
         next: Option<*const u16>,
         mask: u16,
     ) -> [__m512i; 1] {
-        debug_assert_eq!(STEP, 1, "an axis has unit stride");
         // SAFETY: masked values are not read.
         unsafe {
-            let line = |p: *const u16| _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p.cast()));
-            let odd = next.map_or(_mm512_setzero_si512(), |next| _mm512_slli_epi32::<16>(line(next)));
-            [_mm512_or_si512(line(p), odd)]
+            let even = __m512i::halves::<STEP>(p, mask);
+            [match next {
+                Some(next) => even.or(__m512i::halves::<STEP>(next, mask).raised()),
+                None => even,
+            }]
         }
     }
 }
@@ -539,3 +561,5 @@ packers!("avx512f,avx512bw,avx512bf16" f32: pack_a_bf16 as pack_a::<1, Bf16>, pa
 packers!("avx512f,avx512bw" f32: pack_a_two as pack_a::<2, Split>, pack_b_two as pack_b::<2, Split>);
 packers!("avx512f,avx512bw" f32: pack_a_three as pack_a::<3, Split>, pack_b_three as pack_b::<3, Split>);
 packers!("avx512f,avx512bw,avx512vl" u16: pack_a_pairs as pack_a::<1, Pair>, pack_b_pairs as pack_b::<1, Pair>);
+packers!("avx512f,avx512bw,avx512vl" u16: pack_a_widened as pack_a::<1, Widened<__m512i>>, pack_b_widened as pack_b::<1, Widened<__m512i>>);
+packers!("avx2" u16: pack_a_widened_of_8 as pack_a::<1, Widened<__m256i>>, pack_b_widened_of_8 as pack_b::<1, Widened<__m256i>>);

@@ -80,7 +80,12 @@ impl Assembler<'_> {
         };
         match *from {
             Operand::Elements { size: size @ 1..4, .. } => return self.load_narrow(step, size, mask),
-            Operand::Alternate { half, .. } => mask = self.spread_lanes(mask, half, target),
+            Operand::Alternate { half, size, .. } => {
+                mask = self.spread_lanes(mask, half, target);
+                if size < 4 {
+                    return self.load_narrow(step, size, mask);
+                }
+            }
             _ => {}
         }
         let from = self.operand(step, from);

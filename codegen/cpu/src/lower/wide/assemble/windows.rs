@@ -25,7 +25,9 @@ impl Stretch {
     fn of(operand: &Operand, lanes: u8) -> Option<Stretch> {
         let (pointer, scale, start) = match *operand {
             Operand::Elements { pointer, size, offset } => (pointer, size, offset),
-            Operand::Alternate { pointer, offset, half: Half::Lower, .. } => (pointer, 2 * 4, offset),
+            Operand::Alternate { pointer, size, offset, half: Half::Lower, .. } => {
+                (pointer, 2 * size, offset)
+            }
             _ => return None,
         };
         Some(Stretch { pointer, scale, start, end: start + i32::from(lanes) * scale as i32 })

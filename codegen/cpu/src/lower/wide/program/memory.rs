@@ -34,9 +34,7 @@ impl LaneProgram {
         dtype: DType,
         at: At,
     ) -> Option<Lanes> {
-        if !is_word(dtype) {
-            return None;
-        }
+        let operation = load_of(dtype)?;
         let table = match self.vectors {
             Vectors::Sixteen(_) => Some(self.register(Lanes::Table(&ALTERNATE))),
             Vectors::Eight => None,
@@ -44,20 +42,22 @@ impl LaneProgram {
         let mut load = |half, bounds: &Tested| {
             let is_spread = matches!(bounds, Tested::Pattern(_));
             let masking = self.test_bounds(bounds);
-            let from = Operand::Alternate { pointer: at.pointer, offset: at.offset, half, is_spread };
-            self.load(LOAD, from, masking)
+            let (size, At { pointer, offset }) = (dtype.size() as u32, at);
+            let from = Operand::Alternate { pointer, size, offset, half, is_spread };
+            self.load(operation, from, masking)
         };
         let (lower, upper) = (load(Half::Lower, bounds[0]), load(Half::Upper, bounds[1]));
         let Some(table) = table else {
             let code = Code::VEX_Vshufps_ymm_ymm_ymmm256_imm8;
             let by_quarters = self.instruction(code, &[lower, upper], Some(EVEN_THEN_ODD));
             let code = Code::VEX_Vpermpd_ymm_ymmm256_imm8;
-            return Some(self.instruction(code, &[by_quarters], Some(EVEN_THEN_ODD)));
+            let bits = self.instruction(code, &[by_quarters], Some(EVEN_THEN_ODD));
+            return Some(self.of_bits(dtype, bits));
         };
-        let (result, target) = self.fresh();
+        let (bits, target) = self.fresh();
         let operands = [lower, table, upper].map(Operand::Lanes);
         self.push(Code::EVEX_Vpermt2ps_zmm_k1z_zmm_zmmm512b32, target, &operands).in_place = true;
-        Some(result)
+        Some(self.of_bits(dtype, bits))
     }
 
     /// Elements `stride` apart, under bounds as for [`read_within`](Self::read_within); `None` if there is no code for them.
@@ -138,21 +138,18 @@ impl LaneProgram {
     }
 
     fn read_masked(&mut self, dtype: DType, at: At, masking: Option<Masking>) -> Option<Lanes> {
-        let operation = match dtype {
-            DType::F32 | DType::I32 | DType::U32 => LOAD,
-            DType::BF16 => LOAD_16_BITS,
-            DType::F16 => LOAD_F16,
-            DType::I8 => LOAD_SIGNED_BYTES,
-            DType::Bool => LOAD_BYTES,
-            DType::F64 => return None,
-        };
         let from = Operand::Elements { pointer: at.pointer, size: dtype.size() as u32, offset: at.offset };
-        let bits = self.load(operation, from, masking);
-        Some(match dtype {
+        let bits = self.load(load_of(dtype)?, from, masking);
+        Some(self.of_bits(dtype, bits))
+    }
+
+    /// What [loads](load_of) leave in lanes, as values.
+    fn of_bits(&mut self, dtype: DType, bits: Lanes) -> Lanes {
+        match dtype {
             DType::BF16 => self.op_by(SHIFT_LEFT_BY, &[bits], 16),
             DType::Bool => self.nonzero(bits),
             _ => bits,
-        })
+        }
     }
 
     /// What a write needs of a value that is known before it was widened.
@@ -269,6 +266,18 @@ impl LaneProgram {
                 self.instruction(Code::VEX_Vpbroadcastd_ymm_xmmm32, &[counter], None)
             }
         }
+    }
+}
+
+/// What loads a vector of elements.
+fn load_of(dtype: DType) -> Option<Operation> {
+    match dtype {
+        DType::F32 | DType::I32 | DType::U32 => Some(LOAD),
+        DType::BF16 => Some(LOAD_16_BITS),
+        DType::F16 => Some(LOAD_F16),
+        DType::I8 => Some(LOAD_SIGNED_BYTES),
+        DType::Bool => Some(LOAD_BYTES),
+        DType::F64 => None,
     }
 }
 

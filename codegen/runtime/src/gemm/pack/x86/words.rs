@@ -1,5 +1,6 @@
 //! Vectors of 32-bit words, of AVX-512 and AVX2 under one name.
 
+use super::spread;
 use crate::math::array;
 use std::arch::x86_64::*;
 
@@ -29,6 +30,15 @@ pub(super) trait Words: Copy {
     /// # Safety
     /// There is room for all.
     unsafe fn store_some(self, p: *mut u32, mask: u16);
+
+    /// Numbers of 16 bits in the lower halves of words, those in the mask, which lie `STEP` apart, one or two; zeros beside.
+    ///
+    /// # Safety
+    /// Numbers in the mask are there.
+    unsafe fn halves<const STEP: usize>(p: *const u16, mask: u16) -> Self;
+
+    /// Lower halves as upper ones, above zeros.
+    unsafe fn raised(self) -> Self;
 
     unsafe fn or(self, other: Self) -> Self;
 
@@ -64,6 +74,23 @@ impl Words for __m512i {
     unsafe fn store_some(self, p: *mut u32, mask: u16) {
         // SAFETY: the caller's contract.
         unsafe { _mm512_mask_storeu_epi32(p.cast(), mask, self) }
+    }
+
+    #[inline(always)]
+    unsafe fn halves<const STEP: usize>(p: *const u16, mask: u16) -> Self {
+        // SAFETY: masked numbers are not read.
+        unsafe {
+            match STEP {
+                1 => _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p.cast())),
+                _ => _mm512_maskz_loadu_epi16(spread(mask), p.cast()),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn raised(self) -> Self {
+        // SAFETY: registers only.
+        unsafe { _mm512_slli_epi32::<16>(self) }
     }
 
     #[inline(always)]
@@ -160,6 +187,34 @@ impl Words for __m256i {
             let after = _mm256_blendv_ps(before, _mm256_castsi256_ps(self), _mm256_castsi256_ps(signs(mask)));
             _mm256_storeu_si256(p.cast(), _mm256_castps_si256(after));
         }
+    }
+
+    #[inline(always)]
+    unsafe fn halves<const STEP: usize>(p: *const u16, mask: u16) -> Self {
+        // SAFETY: masked numbers are not read.
+        unsafe {
+            if mask & 0xff != 0xff {
+                let number = |lane: usize| match mask >> lane & 1 {
+                    1 => u32::from(p.add(lane * STEP).read_unaligned()),
+                    _ => 0,
+                };
+                let words = array::<_, 8>(number);
+                return _mm256_loadu_si256(words.as_ptr().cast());
+            }
+            let eight = |p: *const u16| _mm_loadu_si128(p.cast());
+            if STEP == 1 {
+                return _mm256_cvtepu16_epi32(eight(p));
+            }
+            // The last one has nothing behind it, so the second load begins a number earlier.
+            let low = _mm_blend_epi16::<0xaa>(eight(p), _mm_setzero_si128());
+            _mm256_set_m128i(_mm_srli_epi32::<16>(eight(p.add(7))), low)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn raised(self) -> Self {
+        // SAFETY: registers only.
+        unsafe { _mm256_slli_epi32::<16>(self) }
     }
 
     #[inline(always)]
