@@ -87,7 +87,8 @@ impl Kept {
                     | KernelEntry::Collective => None,
                 }
             };
-            let copied = found.is_none() && needed[id.index()] && node.ty.dtype == DType::F32;
+            let is_needed = forward[id.index()] && needed[id.index()];
+            let copied = found.is_none() && is_needed && node.ty.dtype == DType::F32;
             narrow[id.index()] |= copied;
             sources.push(if copied { Some(BTreeSet::from([id])) } else { found });
         }

@@ -5,7 +5,7 @@ use crate::{
     mixed_precision, quantize_weights, reuse_products, scale_products, simplify, sort_rows, split_reductions,
     window_sums, winograd,
 };
-use kernfusion_ir::{Body, Graph, IrError, Scan, ValueId};
+use kernfusion_ir::{Body, DType, Graph, IrError, Scan, ValueId};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -105,30 +105,34 @@ pub const DEQUANTIZED_PRODUCTS: &[Pass] = &[Pass {
 
 /// Passes for CPUs, whose caches hold tables and what is made of an image. They stand after [`PIPELINE`] and [`MIXED_PRECISION`]: products of
 /// bf16 are quick, and would round what is multiplied in place of the image.
-pub const OF_CPUS: &[Pass] = &[
-    Pass {
-        name: "byte-tables",
-        about: "looks up costly functions of bytes",
-        run: |graph| quiet(byte_tables::look_up(graph)),
-    },
-    Pass {
-        name: "winograd",
-        about: "convolves with fewer multiplications",
-        run: |graph| quiet(winograd::multiply_less(graph)),
-    },
-    // Equal functions have one table, and the convolutions of a network have theirs and padding in common.
-    Pass {
-        name: "cse",
-        about: "computes equal expressions once",
-        run: |graph| quiet(cse::merge_common_subexpressions(graph)),
-    },
-    // It leaves windows without readers.
-    Pass {
-        name: "dce",
-        about: "removes values that no output needs",
-        run: |graph| quiet(dce::remove_dead_code(graph)),
-    },
-];
+pub const OF_CPUS: &[Pass] = &of_cpus(|graph| quiet(winograd::multiply_less(graph, &[DType::F32])));
+
+/// The same for CPUs whose products of bf16 are those of `f32`: what is multiplied in place of an image is never rounded.
+pub const OF_CPUS_OF_F32: &[Pass] =
+    &of_cpus(|graph| quiet(winograd::multiply_less(graph, &[DType::F32, DType::BF16])));
+
+const fn of_cpus(winograd: fn(&mut Graph) -> Result<Notes, IrError>) -> [Pass; 4] {
+    [
+        Pass {
+            name: "byte-tables",
+            about: "looks up costly functions of bytes",
+            run: |graph| quiet(byte_tables::look_up(graph)),
+        },
+        Pass { name: "winograd", about: "convolves with fewer multiplications", run: winograd },
+        // Equal functions have one table, and the convolutions of a network have theirs and padding in common.
+        Pass {
+            name: "cse",
+            about: "computes equal expressions once",
+            run: |graph| quiet(cse::merge_common_subexpressions(graph)),
+        },
+        // It leaves windows without readers.
+        Pass {
+            name: "dce",
+            about: "removes values that no output needs",
+            run: |graph| quiet(dce::remove_dead_code(graph)),
+        },
+    ]
+}
 
 /// Passes for GPUs, where a kernel that multiplies twice keeps operands in shared memory, and has to compute all entries of its products once
 /// more before it knows what they sum up to. They stand after [`PIPELINE`] and [`MIXED_PRECISION`], and so read what is in memory.

@@ -11,13 +11,14 @@
 
 use super::{Mode, Precision, Target};
 use crate::error::Result;
+use kernfusion_cpu::gemm;
 use kernfusion_ir::Graph;
 use kernfusion_ir::kernel::{Accepts, KernelGraph, Plan, Shard};
 use kernfusion_passes::fuse::{Fusion, fuse};
 use kernfusion_passes::microbatch::{BatchTypes, Divided, Division, divide, exchange};
 use kernfusion_passes::plan::{plan, plan_prepared};
 use kernfusion_passes::{
-    DEQUANTIZED_PRODUCTS, INT8_PRODUCTS, MIXED_PRECISION, MemoryStrategy, OF_CPUS, OF_GPUS, Observer,
+    DEQUANTIZED_PRODUCTS, INT8_PRODUCTS, MIXED_PRECISION, MemoryStrategy, OF_CPUS, OF_CPUS_OF_F32, OF_GPUS, Observer,
     PIPELINE, Pass, PassReport, run,
 };
 
@@ -70,7 +71,7 @@ impl Stages {
             ranks,
             shards_optimizer: target.shards_optimizer(),
             bf16_exchange: target.bf16_exchange,
-            passes: passes(target.mode, target.precision, is_on_gpu),
+            passes: passes(target, is_on_gpu),
             fusion,
             accepts,
             // The tail of a divided program writes states that the body reads.
@@ -148,18 +149,23 @@ impl Stages {
     }
 }
 
-/// The graph passes of a mode, in order. Eager mode only has the conversions that mixed precision needs.
-fn passes(mode: Mode, precision: Precision, is_on_gpu: bool) -> Vec<Pass> {
-    let simplify = mode == Mode::Compiled;
+/// The graph passes for a target, in order. Eager mode only has the conversions that mixed precision needs.
+fn passes(target: &Target, is_on_gpu: bool) -> Vec<Pass> {
+    let simplify = target.mode == Mode::Compiled;
     let eager = |pass: &&Pass| simplify || pass.name != "narrow-kept";
     let pipeline = PIPELINE.iter().filter(|_| simplify);
-    let narrow = match precision {
+    let narrow = match target.precision {
         Precision::F32 => &[],
         Precision::Bf16 => MIXED_PRECISION,
         Precision::Int8 => INT8_PRODUCTS,
     };
     let narrow = narrow.iter().filter(eager);
-    let of_device = if is_on_gpu { OF_GPUS } else { OF_CPUS };
+    let of_device = match is_on_gpu {
+        true => OF_GPUS,
+        // An instruction set that is not there is an error of the back end.
+        false if target.instruction_set().is_ok_and(gemm::multiplies_bf16_in_f32) => OF_CPUS_OF_F32,
+        false => OF_CPUS,
+    };
     let of_device = of_device.iter().filter(|_| simplify);
     let of_bytes = DEQUANTIZED_PRODUCTS.iter().filter(|_| simplify && !is_on_gpu);
     of_bytes.chain(pipeline).chain(narrow).chain(of_device).copied().collect()

@@ -43,18 +43,19 @@ pub(super) enum Form {
 
 impl Convolution {
     /// The product of weights with windows of an image that a node is.
-    pub(super) fn of(graph: &Graph, id: ValueId) -> Option<Convolution> {
+    pub(super) fn of(graph: &Graph, types: &[DType], id: ValueId) -> Option<Convolution> {
         let Op::DotGeneral(dot) = &graph[id].op else { return None };
         let [kernel, columns] = graph[id].operands[..] else { return None };
         let (weights, images_first) = weights(graph, dot, kernel, 0)?;
         let &[.., features, summed] = &graph[kernel].ty.shape[..] else { return None };
-        let seen = Convolution::seen(graph, columns, features, |_| Form::Result { weights, images_first })?;
+        let form = |_| Form::Result { weights, images_first };
+        let seen = Convolution::seen(graph, types, columns, features, form)?;
         let is_product = dot.rhs_contract == [2] && summed == seen.summed();
-        (is_product && are_f32(graph, &[id, kernel])).then_some(seen)
+        (is_product && are_of(types, graph, &[id, kernel])).then_some(seen)
     }
 
     /// The product of a result's gradient with windows of the image, over all places that these see.
-    pub(super) fn weight_gradient(graph: &Graph, id: ValueId) -> Option<Convolution> {
+    pub(super) fn weight_gradient(graph: &Graph, types: &[DType], id: ValueId) -> Option<Convolution> {
         let Op::DotGeneral(dot) = &graph[id].op else { return None };
         let [value, columns] = graph[id].operands[..] else { return None };
         let shape = &graph[value].ty.shape[..];
@@ -65,15 +66,16 @@ impl Convolution {
         };
         let gradient = |size| Image { value, channels_first, channels: features, size };
         let form = |size| Form::WeightGradient { gradient: gradient(size) };
-        let seen = Convolution::seen(graph, columns, features, form)?;
+        let seen = Convolution::seen(graph, types, columns, features, form)?;
         let is_product = dot.rhs_batch == [1] && dot.rhs_contract == [0, 3];
-        (is_product && are_f32(graph, &[id, value])).then_some(seen)
+        (is_product && are_of(types, graph, &[id, value])).then_some(seen)
     }
 
     /// One of the image whose windows, three rows high, are columns `[images, 1, channels · 3 · places, places of the result]` of a matrix; `form`
     /// gets the size of the result.
     fn seen(
         graph: &Graph,
+        types: &[DType],
         columns: ValueId,
         features: usize,
         form: impl FnOnce([usize; 2]) -> Form,
@@ -101,7 +103,7 @@ impl Convolution {
             _ => (padded, [[0; 2]; 2]),
         };
         let &[_, _, rows, columns] = shape(value) else { return None };
-        are_f32(graph, &[value]).then_some(Convolution {
+        are_of(types, graph, &[value]).then_some(Convolution {
             image: Image { value, channels_first: false, channels, size: [rows, columns] },
             padding,
             images,
@@ -116,7 +118,12 @@ impl Convolution {
 
     /// The gradient by its image that a sum contains: for each place of the window what the weights there make of the result's gradient, moved to
     /// where the window saw it.
-    pub(super) fn image_gradient(graph: &Graph, root: ValueId, sum: Sum) -> Option<Convolution> {
+    pub(super) fn image_gradient(
+        graph: &Graph,
+        types: &[DType],
+        root: ValueId,
+        sum: Sum,
+    ) -> Option<Convolution> {
         let &[images, features, height, width] = &graph[root].ty.shape[..] else { return None };
         let Spread { whole, offset, rest } = Spread::of(graph, root, sum)?;
         let &[_, _, TAPS, places, rows, columns] = &graph[whole].ty.shape[..] else { return None };
@@ -129,7 +136,7 @@ impl Convolution {
         if padding.iter().flatten().any(|&zeros| zeros < 0) {
             return None;
         }
-        are_f32(graph, &[root, weights, image.value]).then_some(Convolution {
+        are_of(types, graph, &[root, weights, image.value]).then_some(Convolution {
             image,
             padding: padding.map(|sides| sides.map(|zeros| zeros as usize)),
             images,
@@ -218,10 +225,12 @@ fn spread_product(graph: &Graph, whole: ValueId) -> Option<(ValueId, Image)> {
     let operand = |of: ValueId| graph[of].operands.first().copied();
     let shape = |of: ValueId| &graph[of].ty.shape[..];
     let &[images, features, _, places, rows, columns] = shape(whole) else { return None };
-    let (Op::Reshape(_), mut product) = (&graph[whole].op, operand(whole)?) else { return None };
+    let (Op::Reshape(_), mut product) = (&graph[whole].op, unrounded(graph, operand(whole)?)) else {
+        return None;
+    };
     let is_turned = matches!(&graph[product].op, Op::Permute(permute) if permute.axes == [2, 0, 1, 3]);
     if is_turned {
-        product = operand(product)?;
+        product = unrounded(graph, operand(product)?);
     }
     let Op::DotGeneral(dot) = &graph[product].op else { return None };
     let [kernel, value] = graph[product].operands[..] else { return None };
@@ -239,6 +248,14 @@ fn spread_product(graph: &Graph, whole: ValueId) -> Option<(ValueId, Image)> {
     let is_whole = summed == features * TAPS * places && is_turned != images_first;
     let is_product = is_whole && shape(value) == seen && shape(product) == made;
     is_product.then_some((weights, Image { value, channels_first, channels, size: [rows, columns] }))
+}
+
+/// What a value was widened from, if that is a number of bf16: a product's result that was rounded.
+fn unrounded(graph: &Graph, value: ValueId) -> ValueId {
+    match graph[value].op {
+        Op::Cast(_) if graph[graph[value].operands[0]].ty.dtype == DType::BF16 => graph[value].operands[0],
+        _ => value,
+    }
 }
 
 impl Image {
@@ -274,9 +291,8 @@ fn weights(graph: &Graph, dot: &DotGeneral, kernel: ValueId, later: usize) -> Op
     is_matrix.then_some(weights)
 }
 
-/// Whether values are of `f32`, and no widened bytes, which have products of their own.
-fn are_f32(graph: &Graph, values: &[ValueId]) -> bool {
-    values
-        .iter()
-        .all(|&value| graph[value].ty.dtype == DType::F32 && !product_operands::is_widened(graph, value))
+/// Whether values are of these types, and no widened bytes, which have products of their own.
+fn are_of(types: &[DType], graph: &Graph, values: &[ValueId]) -> bool {
+    let is_of = |value: ValueId| types.contains(&graph[value].ty.dtype);
+    values.iter().all(|&value| is_of(value) && !product_operands::is_widened(graph, value))
 }

@@ -60,18 +60,25 @@ const A: [[f64; PRODUCTS]; ROWS] = [
     [0.0, 1.0, -1.0, 0.125, -8.0, 1.0],
 ];
 
-pub(crate) fn multiply_less(graph: &mut Graph) -> Result<()> {
+/// In `f32`, convolutions of these types.
+pub(crate) fn multiply_less(graph: &mut Graph, types: &[DType]) -> Result<()> {
     let prepared =
         if parameters::is_read_only(graph) { parameters::computed_of(graph) } else { BTreeSet::new() };
-    multiply_less_where(graph, |convolution| convolution.is_worth_it(&prepared))
+    multiply_less_where(graph, types, |convolution| convolution.is_worth_it(&prepared))
 }
 
-fn multiply_less_where(graph: &mut Graph, is_chosen: impl Fn(&Convolution) -> bool) -> Result<()> {
-    let of_product = |id| Convolution::of(graph, id).or_else(|| Convolution::weight_gradient(graph, id));
+fn multiply_less_where(
+    graph: &mut Graph,
+    types: &[DType],
+    is_chosen: impl Fn(&Convolution) -> bool,
+) -> Result<()> {
+    let of_product = |id| {
+        Convolution::of(graph, types, id).or_else(|| Convolution::weight_gradient(graph, types, id))
+    };
     let mut convolutions: BTreeMap<_, _> = graph.ids().filter_map(|id| Some((id, of_product(id)?))).collect();
     let sums = window_sums::all_sums(graph).into_iter();
     convolutions
-        .extend(sums.filter_map(|(id, sum)| Some((id, Convolution::image_gradient(graph, id, sum)?))));
+        .extend(sums.filter_map(|(id, sum)| Some((id, Convolution::image_gradient(graph, types, id, sum)?))));
     convolutions.retain(|_, convolution| is_chosen(convolution));
     if convolutions.is_empty() {
         return Ok(());
@@ -121,18 +128,21 @@ impl Convolution {
     fn emit(&self, graph: &Graph, id: ValueId, rebuild: &mut Rebuild<'_>) -> Result<ValueId> {
         let shape = &graph[id].ty.shape;
         let image = rebuild.place(self.image.value);
+        let result = graph[id].ty.dtype;
         let other = match &self.form {
             Form::Result { weights, .. } | Form::ImageGradient { weights, .. } => *weights,
             Form::WeightGradient { gradient } => gradient.value,
         };
         let other = rebuild.place(other);
         let b = &mut rebuild.builder(id);
+        let (image, other) = (b.cast(image, DType::F32)?, b.cast(other, DType::F32)?);
         let v = self.of_image(b, image)?;
         let new = match &self.form {
             Form::WeightGradient { gradient } => self.of_gradient(b, v, gradient, other)?,
             Form::Result { .. } | Form::ImageGradient { .. } => self.of_weights(b, v, other)?,
         };
-        let mut new = b.reshape(new, shape)?;
+        let new = b.reshape(new, shape)?;
+        let mut new = b.cast(new, result)?;
         if let Form::ImageGradient { rest, .. } = &self.form {
             for term in rest {
                 let shown = term.shown(graph, shape, rebuild)?;
@@ -283,7 +293,7 @@ fn column(b: &mut Builder<'_>, numbers: &[f64]) -> Result<ValueId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{PIPELINE, grad, run};
+    use crate::{MIXED_PRECISION, PIPELINE, grad, run};
     use kernfusion_ir::evaluate::{Array, Precision, evaluate_arrays};
     use kernfusion_ir::samples::difference;
     use kernfusion_ir::{InputRole, Op, Origin, ReduceOp};
@@ -376,7 +386,7 @@ mod tests {
     /// How many convolutions are computed otherwise, of all that can be; results stay the same.
     fn computed_otherwise(before: &Graph) -> usize {
         let mut after = before.clone();
-        multiply_less_where(&mut after, |_| true).expect("rebuilds");
+        multiply_less_where(&mut after, &[DType::F32, DType::BF16], |_| true).expect("rebuilds");
         crate::dce::remove_dead_code(&mut after).expect("rebuilds");
         // Thirds and fifteenths are rounded to f32, and results are sums of much larger numbers.
         let wrong = difference(&results(before), &results(&after), 1e-4);
@@ -415,6 +425,29 @@ mod tests {
         }
     }
 
+    /// In bf16, by products of `f32`: of the same numbers, which are never rounded once more.
+    #[test]
+    fn convolutions_of_bf16() {
+        for (padding, window) in [([[1, 1], [1, 1]], [3, 1, 1]), ([[0, 2], [1, 0]], [3, 1, 2])] {
+            let mut graph = program(Case { size: [11, 9], padding, window, ..CASE }, window[2] == 1);
+            run(&mut graph, MIXED_PRECISION, None, &mut |_, _| {}).expect("narrows");
+            let products = |graph: &Graph| {
+                let types = graph.ids().filter_map(|id| match &graph[id].op {
+                    Op::DotGeneral(_) => Some(graph[graph[id].operands[0]].ty.dtype),
+                    _ => None,
+                });
+                types.collect::<BTreeSet<_>>()
+            };
+            assert_eq!(products(&graph), BTreeSet::from([DType::BF16]));
+            let mut narrow = graph.clone();
+            multiply_less(&mut narrow, &[DType::F32]).expect("rebuilds");
+            assert_eq!(sixes(&narrow), 0, "processors that multiply bf16 are left alone");
+            eprintln!("{graph}");
+            let count = if window[2] == 1 { 3 } else { 1 };
+            assert_eq!(computed_otherwise(&graph), count, "{padding:?} {window:?}");
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
@@ -434,7 +467,7 @@ mod tests {
     fn what_takes_longer_stays() {
         let worth = |case: Case, with_gradients: bool| {
             let mut graph = program(case, with_gradients);
-            multiply_less(&mut graph).expect("rebuilds");
+            multiply_less(&mut graph, &[DType::F32]).expect("rebuilds");
             sixes(&graph)
         };
         let large = Case { images: 4, size: [24, 24], channels: 64, features: 64, ..CASE };
@@ -445,12 +478,12 @@ mod tests {
         let low = Case { size: [7, 7], channels: 512, features: 512, ..large };
         assert_eq!(worth(low, false), 0);
         let mut graph = program_of(low, InputRole::State, false);
-        multiply_less(&mut graph).expect("rebuilds");
+        multiply_less(&mut graph, &[DType::F32]).expect("rebuilds");
         assert_eq!(sixes(&graph), 1, "nothing writes the weights");
         let mut graph = program_of(low, InputRole::State, false);
         let written = graph.ids().find(|id| matches!(&graph[*id].op, Op::Input(input) if input.name == "w"));
         graph.update("w", written.expect("the weights"));
-        multiply_less(&mut graph).expect("rebuilds");
+        multiply_less(&mut graph, &[DType::F32]).expect("rebuilds");
         assert_eq!(sixes(&graph), 0, "the program writes them");
     }
 

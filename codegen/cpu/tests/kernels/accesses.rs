@@ -114,6 +114,13 @@ fn every_other_element_under_bounds() {
             let value = p.load(x, dtype, at(&[width as i64, 2]));
             p.store(value, every, at(&[n as i64, 1]));
             bench.kernel(Form::Map, Domain::flat([rows, n]), p.region, p.stores);
+            // No element of another width is written here.
+            let wide = bench.output("wide", DType::F32, &[rows, n]);
+            let mut p = Program::default();
+            let value = p.load(x, dtype, at(&[width as i64, 2]));
+            let value = p.push(InstrKind::Cast(value), DType::F32);
+            p.store(value, wide, at(&[n as i64, 1]));
+            bench.kernel(Form::Map, Domain::flat([rows, n]), p.region, p.stores);
             for side in [Side::Before, Side::Behind] {
                 guarded(side, || bench.check(0.0));
             }

@@ -250,6 +250,11 @@ pub fn register_rows(isa: Isa, precision: Precision) -> usize {
     microkernel::Kernels::of(isa, precision).mr
 }
 
+/// Whether products of bf16 are computed in `f32`, since the processor has nothing for bf16, or nothing that is faster.
+pub fn multiplies_bf16_in_f32(isa: Isa) -> bool {
+    microkernel::Kernels::of(isa, Precision::Bf16).step == microkernel::Step::F32
+}
+
 /// What rows of A hold that are packed for products in bf16: pairs, or words of `f32` where there are no products of pairs.
 pub fn packed_bf16(isa: Isa) -> Element {
     match microkernel::Kernels::of(isa, Precision::Bf16).multiplies_pairs() {
