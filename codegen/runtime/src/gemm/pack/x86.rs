@@ -4,7 +4,7 @@ pub(in crate::gemm) mod bytes;
 pub(in crate::gemm) mod fixed;
 mod words;
 
-use super::{Block, LDA, PanelSize, runs};
+use super::{Block, LDA, PanelSize};
 use crate::gemm::blocking::chunks;
 use crate::gemm::tiles;
 use std::arch::x86_64::*;
@@ -329,9 +329,16 @@ impl Pieces {
     /// The places of a table of a vector's entries at most, which lie `step` apart in a run.
     fn of(table: &[isize], step: isize) -> Pieces {
         let mut all = Pieces::EMPTY;
-        for run in runs(table, step) {
-            all.pieces[all.count] =
-                (table[run.start] - run.start as isize * step, first(run.end) & !first(run.start));
+        // A bit for each place that a run starts at.
+        let mut starts = u16::from(!table.is_empty());
+        for (at, pair) in table.windows(2).enumerate() {
+            starts |= u16::from(pair[1] != pair[0] + step) << (at + 1);
+        }
+        while starts != 0 {
+            let start = starts.trailing_zeros() as usize;
+            starts &= starts - 1;
+            let end = table.len().min(starts.trailing_zeros() as usize);
+            all.pieces[all.count] = (table[start] - start as isize * step, first(end) & !first(start));
             all.count += 1;
         }
         all

@@ -2,7 +2,8 @@
 
 use super::super::{Block, LDA, PanelSize};
 use super::words::Words;
-use super::{ROWS_TOGETHER, first};
+use super::{ROWS_TOGETHER, fetch, first};
+use crate::gemm::ahead::LINE;
 use crate::gemm::blocking::chunks;
 use crate::gemm::fixed::{LARGEST_INVERSE, MOST, VALUES, WORDS};
 use std::arch::x86_64::*;
@@ -14,6 +15,8 @@ const VECTORS: usize = VALUES / LANES;
 const LANES: usize = 16;
 /// Columns of a panel.
 const WIDTH: usize = 2 * LANES;
+/// Of rows (or columns) that lie along k, how many later a block is needed that is fetched now: no processor finds the next one of such short pieces.
+const ROWS_AHEAD: usize = 8;
 /// Columns whose scales are found together, before any of them is packed.
 const COLUMNS_TOGETHER: usize = 768;
 
@@ -76,6 +79,14 @@ unsafe fn scales(most: __m512i) -> (__m512, __m512) {
 unsafe fn whole(values: __m512, inverse: __m512) -> __m512i {
     // SAFETY: registers only.
     unsafe { _mm512_cvtps_epi32(_mm512_mul_ps(values, inverse)) }
+}
+
+/// Fetches the lines of a block's values.
+#[inline(always)]
+fn fetch_values<T>(from: *const T) {
+    for line in (0..VALUES * size_of::<T>()).step_by(LINE) {
+        fetch(from.wrapping_byte_add(line));
+    }
 }
 
 /// Eight words of sixteen values along k.
@@ -166,6 +177,7 @@ unsafe fn pack_rows<T: Stored>(block: &Block<'_, T>, rows: usize, depth: usize, 
             let out = |row: usize| out.add(row * LDA + number * WORDS);
             if block.k.unit() {
                 for i in 0..rows {
+                    fetch_values(block.row((i + ROWS_AHEAD).min(rows - 1)).wrapping_add(k.start));
                     let row = Row::load(block.row(i).wrapping_add(k.start), k.len());
                     for number in 0..VECTORS / 2 {
                         row.words(number).store(out(i).add(number * LANES));
@@ -264,6 +276,7 @@ unsafe fn pack_square<T: Stored>(
         let mut scales = [0; LANES];
         for c in 0..LANES {
             if j + c < columns {
+                fetch_values(block.row((j + c + ROWS_AHEAD).min(columns - 1)).wrapping_add(k.start));
                 let row = Row::load(block.row(j + c).wrapping_add(k.start), k.len());
                 for (number, lines) in lines.iter_mut().enumerate() {
                     lines[c] = [row.words(number)];
