@@ -79,13 +79,11 @@ impl Assembler<'_> {
             return;
         };
         match *from {
-            Operand::Elements { size: size @ 1..4, .. } => return self.load_narrow(step, size, mask),
-            Operand::Alternate { half, size, .. } => {
-                mask = self.spread_lanes(mask, half, target);
-                if size < 4 {
-                    return self.load_narrow(step, size, mask);
-                }
+            Operand::Elements { size: size @ 1..4, .. } => return self.load_narrow(step, size, mask, None),
+            Operand::Alternate { size: size @ 1..4, half, .. } => {
+                return self.load_narrow(step, size, mask, Some(half));
             }
+            Operand::Alternate { half, .. } => mask = self.spread_lanes(mask, half, target),
             _ => {}
         }
         let from = self.operand(step, from);
@@ -134,8 +132,8 @@ impl Assembler<'_> {
         self.emit(step.code, &all);
     }
 
-    /// A load of narrow elements under a mask, at once where all are read.
-    fn load_narrow(&mut self, step: &LaneInstruction, size: u32, mask: Place) {
+    /// A load of narrow elements under a mask of all lanes, of this half perhaps, at once where all lanes are read.
+    fn load_narrow(&mut self, step: &LaneInstruction, size: u32, mask: Place, half: Option<Half>) {
         let (target, from) = (self.target(step), step.operands.last().expect("memory"));
         let [some, done] = [self.label(), self.label()];
         let bits = Place::Register(BITS);
@@ -146,6 +144,10 @@ impl Assembler<'_> {
         self.emit(step.code, &[target, all]);
         self.jump(Code::Jmp_rel32_64, done);
         self.lines.push(Line::Place(some));
+        if let Some(half) = half {
+            let mask = self.spread_lanes(mask, half, target);
+            self.emit(Code::VEX_Vmovmskps_r32_ymm, &[bits, mask]);
+        }
         self.emit(Code::VEX_Vxorps_ymm_ymm_ymmm256, &[target; 3]);
         self.emit(Code::VEX_Vmovups_ymmm256_ymm, &[ROOM, target]);
         let from = self.operand(step, from);
