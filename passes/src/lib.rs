@@ -59,6 +59,6 @@ pub use memory_strategy::MemoryStrategy;
 pub use quantize_weights::{GROUP, HALF_BYTE_OFFSET, WeightType, quantize_weights, scale_of, scaled_groups};
 pub use rebuild::Rebuild;
 pub use runner::{
-    DEQUANTIZED_PRODUCTS, INT8_PRODUCTS, MIXED_PRECISION, OF_CPUS, OF_CPUS_OF_F32, OF_GPUS, OTHERS, Observer, PIPELINE, Pass,
-    PassError, PassReport, all, find, run,
+    DEQUANTIZED_PRODUCTS, INT8_PRODUCTS, MIXED_PRECISION, OF_CPUS, OF_CPUS_OF_F32, OF_GPUS, OTHERS, Observer,
+    PIPELINE, Pass, PassError, PassReport, all, find, run,
 };

@@ -18,8 +18,8 @@ use kernfusion_passes::fuse::{Fusion, fuse};
 use kernfusion_passes::microbatch::{BatchTypes, Divided, Division, divide, exchange};
 use kernfusion_passes::plan::{plan, plan_prepared};
 use kernfusion_passes::{
-    DEQUANTIZED_PRODUCTS, INT8_PRODUCTS, MIXED_PRECISION, MemoryStrategy, OF_CPUS, OF_CPUS_OF_F32, OF_GPUS, Observer,
-    PIPELINE, Pass, PassReport, run,
+    DEQUANTIZED_PRODUCTS, INT8_PRODUCTS, MIXED_PRECISION, MemoryStrategy, OF_CPUS, OF_CPUS_OF_F32, OF_GPUS,
+    Observer, PIPELINE, Pass, PassReport, run,
 };
 
 /// The stages for one target and one way to keep the program small.

@@ -1,9 +1,9 @@
 //! Convolutions and pooling.
 
 use super::judge::{Named, check, compare, reference, run};
-use kernfusion::compile::{Stages, Target};
+use kernfusion::compile::{Precision, Stages, Target};
 use kernfusion::prelude::*;
-use kernfusion_cpu::isa::Isa;
+use kernfusion_cpu::isa::{Bf16Unit, Isa};
 use kernfusion_ir::Op;
 use kernfusion_ir::random::element_bits;
 use kernfusion_passes::MemoryStrategy;
@@ -52,12 +52,19 @@ fn large_ones_three_rows_high_multiply_less() {
     let outputs = [("y", &y), ("dx", &gradients[0]), ("dw", &gradients[1])];
     let program = trace.finish(&outputs).expect("correct");
 
-    let mut simplified = program.graph.clone();
-    let stages = Stages::new(&Target::cpu(), MemoryStrategy::NONE);
-    stages.simplify(&mut simplified, None, &mut |_, _| {}).expect("simplifies");
-    let is_six = |id| matches!(&simplified[id].op, Op::Windows(windows) if windows.stride == [4, 1] && windows.places == [6, 1]);
-    let sixes = simplified.ids().filter(|&id| is_six(id)).count();
-    assert_eq!(sixes, 2, "of the image, for two of the three, and of the gradient");
+    let sixes = |target: Target| {
+        let mut simplified = program.graph.clone();
+        let stages = Stages::new(&target, MemoryStrategy::NONE);
+        stages.simplify(&mut simplified, None, &mut |_, _| {}).expect("simplifies");
+        let is_six = |id: &_| matches!(&simplified[*id].op, Op::Windows(windows) if windows.stride == [4, 1] && windows.places == [6, 1]);
+        simplified.ids().filter(is_six).count()
+    };
+    assert_eq!(sixes(Target::cpu()), 2, "of the image, for two of the three, and of the gradient");
+    for isa in Isa::available() {
+        let is_quick = matches!(isa, Isa::Avx512 { bf16 } if bf16 != Bf16Unit::None);
+        let expected = if is_quick { 0 } else { 2 };
+        assert_eq!(sixes(Target::cpu().precision(Precision::Bf16).isa(isa)), expected, "{isa} in bf16");
+    }
 
     let value = |name: &str, elements: usize| {
         let seed = name.bytes().map(u32::from).sum();
@@ -70,6 +77,8 @@ fn large_ones_three_rows_high_multiply_less() {
     for isa in Isa::available() {
         let target = Target::cpu().threads(2).isa(isa);
         compare("three rows high", &isa.to_string(), 5e-6, &expected, &run(&program, &given, &target));
+        let target = target.precision(Precision::Bf16);
+        compare("in bf16", &isa.to_string(), 2e-2, &expected, &run(&program, &given, &target));
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{ROWS, TAPS};
 use crate::product_operands;
 use crate::window_sums::{Sum, Term};
-use kernfusion_ir::{Builder, DType, DotGeneral, Graph, Op, Result, ValueId, Windows};
+use kernfusion_ir::{Builder, Cast, DType, DotGeneral, Graph, Op, Result, ValueId, Windows};
 
 /// Matrices of images: `[images, channels, rows, columns]`, in any shape, or with the channels first.
 pub(super) struct Image {
@@ -253,7 +253,9 @@ fn spread_product(graph: &Graph, whole: ValueId) -> Option<(ValueId, Image)> {
 /// What a value was widened from, if that is a number of bf16: a product's result that was rounded.
 fn unrounded(graph: &Graph, value: ValueId) -> ValueId {
     match graph[value].op {
-        Op::Cast(_) if graph[graph[value].operands[0]].ty.dtype == DType::BF16 => graph[value].operands[0],
+        Op::Cast(Cast { dtype: DType::F32 }) if graph[graph[value].operands[0]].ty.dtype == DType::BF16 => {
+            graph[value].operands[0]
+        }
         _ => value,
     }
 }

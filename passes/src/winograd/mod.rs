@@ -72,8 +72,9 @@ fn multiply_less_where(
     types: &[DType],
     is_chosen: impl Fn(&Convolution) -> bool,
 ) -> Result<()> {
+    // What is made of an image in bf16 would be kept from forward for its weights' gradient, in three times the bytes of the image.
     let of_product = |id| {
-        Convolution::of(graph, types, id).or_else(|| Convolution::weight_gradient(graph, types, id))
+        Convolution::of(graph, types, id).or_else(|| Convolution::weight_gradient(graph, &[DType::F32], id))
     };
     let mut convolutions: BTreeMap<_, _> = graph.ids().filter_map(|id| Some((id, of_product(id)?))).collect();
     let sums = window_sums::all_sums(graph).into_iter();
@@ -425,7 +426,7 @@ mod tests {
         }
     }
 
-    /// In bf16, by products of `f32`: of the same numbers, which are never rounded once more.
+    /// In bf16, by products of `f32`: of the same numbers, which are never rounded once more. Gradients of weights stay.
     #[test]
     fn convolutions_of_bf16() {
         for (padding, window) in [([[1, 1], [1, 1]], [3, 1, 1]), ([[0, 2], [1, 0]], [3, 1, 2])] {
@@ -442,8 +443,7 @@ mod tests {
             let mut narrow = graph.clone();
             multiply_less(&mut narrow, &[DType::F32]).expect("rebuilds");
             assert_eq!(sixes(&narrow), 0, "processors that multiply bf16 are left alone");
-            eprintln!("{graph}");
-            let count = if window[2] == 1 { 3 } else { 1 };
+            let count = if window[2] == 1 { 2 } else { 1 };
             assert_eq!(computed_otherwise(&graph), count, "{padding:?} {window:?}");
         }
     }

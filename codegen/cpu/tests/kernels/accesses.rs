@@ -87,7 +87,8 @@ fn tables_of_bytes() {
 /// protected pages, so that nothing beside them is read.
 #[test]
 fn every_other_element_under_bounds() {
-    for dtype in [DType::F32, DType::I32, DType::BF16, DType::F16, DType::I8] {
+    for dtype in [DType::F32, DType::I32, DType::BF16, DType::F16, DType::I8, DType::Bool] {
+        let larger = if dtype == DType::Bool { Binary::Or } else { Binary::Max };
         for n in [1, 5, 8, 16, 17, 30, 58, 79, 150] {
             let rows = 3;
             let width = 2 * n + 1;
@@ -106,7 +107,7 @@ fn every_other_element_under_bounds() {
                 p.push(InstrKind::Load { buffer: x, index, guard: guard.clone() }, dtype)
             });
             let taken: Vec<_> = taken.collect();
-            let max = |a, b| p.push(InstrKind::Binary(Binary::Max, a, b), dtype);
+            let max = |a, b| p.push(InstrKind::Binary(larger, a, b), dtype);
             let largest = taken.into_iter().reduce(max).expect("three");
             p.store(largest, y, at(&[n as i64 + 2, 1]));
             bench.kernel(Form::Map, Domain::flat([rows + 1, n + 2]), p.region, p.stores);

@@ -1,8 +1,9 @@
 //! Contractions: layouts, epilogues, several products, every dtype.
 
 use crate::support::{Bench, Program, Random, at};
+use kernfusion_cpu::guard::{Side, guarded};
 use kernfusion_ir::kernel::{
-    BufferId, Direction, Domain, Form, Index, InstrKind, Operand, Product, Region, Scalar,
+    BufferId, BufferRole, Direction, Domain, Form, Index, InstrKind, Operand, Product, Region, Scalar,
 };
 use kernfusion_ir::{Binary, DType, ReduceOp, TensorType, Unary};
 
@@ -165,6 +166,60 @@ fn rows_whose_memory_lies_along_another_axis_than_the_last() {
             let form = Form::Contraction(vec![Product { k: vec![h], a, b, dtype }].into());
             bench.kernel(form, domain(&[], &[n, c, w], &[m]), program.region, program.stores);
             bench.check(tolerance);
+        }
+    }
+}
+
+/// A convolution whose window moves by one or two places, and what the gradient of its weights sums. The image lies against protected pages, so that
+/// nothing beside it is read.
+#[test]
+fn windows_of_an_image() {
+    let (features, channels, [height, width]) = (19, 6, [7, 21]);
+    for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::BF16, 0.02), (DType::F16, 2e-3), (DType::I8, 0.0)]
+    {
+        for (step, with_positions) in [(1, false), (2, false), (1, true), (2, true)] {
+            let (rows, columns) = (step * (height - 1) + 3, step * (width - 1) + 3);
+            let [features_, taps_, width_] = [features, channels * 9, width].map(|x| x as i64);
+            let [all, line, step] = [rows * columns, columns, step].map(|x| x as i64);
+            let (mut bench, mut random) = (Bench::default(), Random(17));
+            let (low, high) = if dtype == DType::I8 { (-9.0, 9.0) } else { (-1.0, 1.0) };
+            let image = random.tensor(&TensorType::new(dtype, [channels, rows, columns]), low, high);
+            let x = bench.buffer("x", image.ty(), BufferRole::State);
+            bench.inputs.insert("x".into(), image);
+            let (sizes, shown) = ([channels, 3, 3], [height, width]);
+            let places = shown.iter().product::<usize>() as i64;
+            let other = if with_positions { places } else { taps_ };
+            let w = random.tensor(&TensorType::new(dtype, [features, other as usize]), low, high);
+            let w = bench.input("w", w);
+            // Features, what the columns of the product are, and what it sums over.
+            let (image, others, (columns, k)) = match with_positions {
+                false => (
+                    [0, step * line, step, all, line, 1],
+                    [taps_, 0, 0, 9, 3, 1],
+                    (shown.to_vec(), sizes.to_vec()),
+                ),
+                true => (
+                    [0, all, line, 1, step * line, step],
+                    [places, 0, 0, 0, width_, 1],
+                    (sizes.to_vec(), shown.to_vec()),
+                ),
+            };
+            let wide = if dtype == DType::I8 { DType::F32 } else { dtype };
+            let a = operand(w, dtype, wide, at(&others));
+            let b = operand(x, dtype, wide, at(&image));
+            let mut program = Program::default();
+            let value = producer(&mut program, DType::F32);
+            let shape = [&[features][..], &columns].concat();
+            let out = bench.output("out", DType::F32, &shape);
+            let strides: Vec<_> =
+                (0..shape.len()).map(|axis| shape[axis + 1..].iter().product::<usize>() as i64).collect();
+            debug_assert_eq!(strides[0] * features_, shape.iter().product::<usize>() as i64);
+            program.store(value, out, at(&strides));
+            let form = Form::Contraction(vec![Product { k, a, b, dtype: DType::F32 }].into());
+            bench.kernel(form, domain(&[], &[features], &columns), program.region, program.stores);
+            for side in [Side::Before, Side::Behind] {
+                guarded(side, || bench.check(tolerance));
+            }
         }
     }
 }

@@ -173,7 +173,7 @@ impl Kernels {
 
     /// Whether words are pairs of bf16.
     pub(super) fn multiplies_pairs(&self) -> bool {
-        self.narrow.is_some() && self.step.values == 2 * self.step.words
+        self.bytes.is_none() && self.narrow.is_some() && self.step.values == 2 * self.step.words
     }
 
     /// Whether values are taken apart, and parts multiplied, on a tile unit: a tile has several products.

@@ -1,7 +1,6 @@
 //! Packing: strided operands into the words that the register tiles read.
 //!
-//! The fast functions take `f32` blocks with one axis of unit stride (where words are pairs of bf16, blocks of bf16,
-//! too), also columns of B and values of k in runs, as what a window sees of an image lies; everything else is first copied to such a block (`stage`). Two loaders (a vector of words
+//! The fast functions take blocks of `f32` and of bf16 with one axis of unit stride, also columns of B and values of k in runs, as what a window sees of an image lies; everything else is first copied to such a block (`stage`). Two loaders (a vector of words
 //! along k, and one across it) and one transpose of as many vectors serve both operands, both layouts and all kinds of words: with AVX-512 vectors of
 //! 16, with AVX2 of 8, whose words are `f32`.
 

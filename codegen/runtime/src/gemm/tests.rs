@@ -516,6 +516,11 @@ fn few_rows_are_computed_the_other_way_round() {
                 let precision = PRECISIONS[(place + number) % PRECISIONS.len()];
                 let lies = (lie, Lie::KUnit);
                 check(isa, size, Variant { lies, elements, precision, epilogue, direct, ..PLAIN });
+                // The gradient of a weight, whose windows are values of k in runs.
+                let precision = [Precision::F32, Precision::Bf16][(place + number) % 2];
+                let elements = [(Element::F32, Element::F32), (Element::F32, Element::Bf16)][place / 2 % 2];
+                let lies = (lie, Lie::KRuns);
+                check(isa, size, Variant { lies, elements, precision, epilogue, direct, ..PLAIN });
             }
         }
     }

@@ -195,7 +195,7 @@ impl Words for __m256i {
         unsafe {
             if mask & 0xff != 0xff {
                 let number = |lane: usize| match mask >> lane & 1 {
-                    1 => u32::from(p.add(lane * STEP).read_unaligned()),
+                    1 => u32::from(p.wrapping_add(lane * STEP).read_unaligned()),
                     _ => 0,
                 };
                 let words = array::<_, 8>(number);
