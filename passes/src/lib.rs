@@ -11,7 +11,7 @@
 //! * [`MIXED_PRECISION`]: products of `bf16`, and `bf16` activations kept for backward.
 //! * [`INT8_PRODUCTS`]: products of bytes, where a matrix is only read.
 //! * [`DEQUANTIZED_PRODUCTS`]: products of bytes, where a quantized model has them.
-//! * [`OF_CPUS`]: fewer multiplications than a convolution has by itself.
+//! * [`OF_CPUS`], [`OF_CPUS_OF_F32`]: fewer multiplications than a convolution has by itself.
 //! * [`OF_GPUS`]: what kernels of two products would otherwise compute or keep twice there.
 //! * [`quantize_weights`]: parameters kept as `bf16`, `f16`, bytes or half bytes, for programs that only read them.
 //! * [`fuse`](fuse::fuse): from a graph to kernels, recording every refusal.

@@ -107,7 +107,7 @@ pub const DEQUANTIZED_PRODUCTS: &[Pass] = &[Pass {
 /// bf16 are quick, and would round what is multiplied in place of the image.
 pub const OF_CPUS: &[Pass] = &of_cpus(|graph| quiet(winograd::multiply_less(graph, &[DType::F32])));
 
-/// The same for CPUs whose products of bf16 are those of `f32`: what is multiplied in place of an image is never rounded.
+/// The same, under the same names, for CPUs whose products of bf16 are those of `f32`: what is multiplied in place of an image is not rounded.
 pub const OF_CPUS_OF_F32: &[Pass] =
     &of_cpus(|graph| quiet(winograd::multiply_less(graph, &[DType::F32, DType::BF16])));
 
