@@ -147,7 +147,7 @@ pub(super) struct Kernels {
     /// As `pack_a`, into words that are `f32`.
     pub pack_a_f32: PackA,
     pub pack_b: PackB,
-    /// For operands of bf16.
+    /// The same two of operands of bf16, where there are such.
     pub narrow: Option<Narrow>,
     /// Where operands are bytes, which have a packing of their own.
     pub bytes: Option<&'static Bytes>,
