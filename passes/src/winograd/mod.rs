@@ -60,7 +60,7 @@ const A: [[f64; PRODUCTS]; ROWS] = [
     [0.0, 1.0, -1.0, 0.125, -8.0, 1.0],
 ];
 
-/// In `f32`, convolutions of these types.
+/// Computes convolutions of these types so, in `f32`.
 pub(crate) fn multiply_less(graph: &mut Graph, types: &[DType]) -> Result<()> {
     let prepared =
         if parameters::is_read_only(graph) { parameters::computed_of(graph) } else { BTreeSet::new() };
@@ -441,7 +441,7 @@ mod tests {
             };
             assert_eq!(products(&graph), BTreeSet::from([DType::BF16]));
             let mut narrow = graph.clone();
-            multiply_less(&mut narrow, &[DType::F32]).expect("rebuilds");
+            multiply_less_where(&mut narrow, &[DType::F32], |_| true).expect("rebuilds");
             assert_eq!(sixes(&narrow), 0, "processors that multiply bf16 are left alone");
             let count = if window[2] == 1 { 2 } else { 1 };
             assert_eq!(computed_otherwise(&graph), count, "{padding:?} {window:?}");

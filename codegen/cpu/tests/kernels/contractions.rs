@@ -5,7 +5,7 @@ use kernfusion_cpu::guard::{Side, guarded};
 use kernfusion_ir::kernel::{
     BufferId, BufferRole, Direction, Domain, Form, Index, InstrKind, Operand, Product, Region, Scalar,
 };
-use kernfusion_ir::{Binary, DType, ReduceOp, TensorType, Unary};
+use kernfusion_ir::{Binary, DType, ReduceOp, TensorType, Unary, strides};
 
 /// An operand that is a load, converted if the buffer has another type.
 fn operand(buffer: BufferId, from: DType, to: DType, index: Index) -> Operand {
@@ -179,7 +179,6 @@ fn windows_of_an_image() {
     {
         for (step, with_positions) in [(1, false), (2, false), (1, true), (2, true)] {
             let (rows, columns) = (step * (height - 1) + 3, step * (width - 1) + 3);
-            let [features_, taps_, width_] = [features, channels * 9, width].map(|x| x as i64);
             let [all, line, step] = [rows * columns, columns, step].map(|x| x as i64);
             let (mut bench, mut random) = (Bench::default(), Random(17));
             let (low, high) = if dtype == DType::I8 { (-9.0, 9.0) } else { (-1.0, 1.0) };
@@ -187,20 +186,19 @@ fn windows_of_an_image() {
             let x = bench.buffer("x", image.ty(), BufferRole::State);
             bench.inputs.insert("x".into(), image);
             let (sizes, shown) = ([channels, 3, 3], [height, width]);
-            let places = shown.iter().product::<usize>() as i64;
-            let other = if with_positions { places } else { taps_ };
-            let w = random.tensor(&TensorType::new(dtype, [features, other as usize]), low, high);
+            let summed = if with_positions { height * width } else { channels * 9 };
+            let w = random.tensor(&TensorType::new(dtype, [features, summed]), low, high);
             let w = bench.input("w", w);
             // Features, what the columns of the product are, and what it sums over.
             let (image, others, (columns, k)) = match with_positions {
                 false => (
                     [0, step * line, step, all, line, 1],
-                    [taps_, 0, 0, 9, 3, 1],
+                    [summed as i64, 0, 0, 9, 3, 1],
                     (shown.to_vec(), sizes.to_vec()),
                 ),
                 true => (
                     [0, all, line, 1, step * line, step],
-                    [places, 0, 0, 0, width_, 1],
+                    [summed as i64, 0, 0, 0, width as i64, 1],
                     (sizes.to_vec(), shown.to_vec()),
                 ),
             };
@@ -211,10 +209,8 @@ fn windows_of_an_image() {
             let value = producer(&mut program, DType::F32);
             let shape = [&[features][..], &columns].concat();
             let out = bench.output("out", DType::F32, &shape);
-            let strides: Vec<_> =
-                (0..shape.len()).map(|axis| shape[axis + 1..].iter().product::<usize>() as i64).collect();
-            debug_assert_eq!(strides[0] * features_, shape.iter().product::<usize>() as i64);
-            program.store(value, out, at(&strides));
+            let along: Vec<_> = strides(&shape).into_iter().map(|stride| stride as i64).collect();
+            program.store(value, out, at(&along));
             let form = Form::Contraction(vec![Product { k, a, b, dtype: DType::F32 }].into());
             bench.kernel(form, domain(&[], &[features], &columns), program.region, program.stores);
             for side in [Side::Before, Side::Behind] {

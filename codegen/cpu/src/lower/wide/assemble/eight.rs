@@ -132,7 +132,7 @@ impl Assembler<'_> {
         self.emit(step.code, &all);
     }
 
-    /// A load of narrow elements under a mask of all lanes, of this half perhaps, at once where all lanes are read.
+    /// A load of narrow elements under a mask of lanes, of all of them or of every other element of this half; at once where all lanes are read.
     fn load_narrow(&mut self, step: &LaneInstruction, size: u32, mask: Place, half: Option<Half>) {
         let (target, from) = (self.target(step), step.operands.last().expect("memory"));
         let [some, done] = [self.label(), self.label()];

@@ -32,7 +32,10 @@ impl Frame {
             return Frame { vectors, has_room: false, scalars: vec![], slots };
         }
         let is_narrow = |step: &LaneInstruction| {
-            let reads = |operand: &Operand| matches!(operand, Operand::Elements { size, .. } | Operand::Alternate { size, .. } if *size < 4);
+            let reads = |operand: &Operand| match operand {
+                Operand::Elements { size, .. } | Operand::Alternate { size, .. } => *size < 4,
+                _ => false,
+            };
             step.operands.iter().any(reads)
                 || matches!(step.target, ResultPlace::Elements { size, .. } if size < 4)
         };
