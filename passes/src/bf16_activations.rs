@@ -11,7 +11,8 @@
 //! Forward computes with the values as they are; backward reads them, rounded, wherever it needs one:
 //! * of an operand of a product, its `bf16` form, which is in memory anyway;
 //! * of what follows elementwise from such values, the same computation again;
-//! * of anything else a `bf16` copy.
+//! * of anything else a `bf16` copy. That is what many operations follow from, too: a convolution of each channel by itself is elementwise
+//!   operations on windows of an image.
 //!
 //! Statistics (what follows from reductions alone) stay `f32`, but where they are compared with what is rounded: backward finds the
 //! largest element of a row as the one that equals it. Within backward, sums (gradients of biases) read the `bf16` form of the operands
@@ -23,8 +24,10 @@ use crate::{Rebuild, forward_set};
 use kernfusion_ir::{Cast, DType, Graph, KernelEntry, Op, ReduceOp, Result, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A value that would have to be computed again from more tensors than this is kept itself.
+/// A value that would have to be computed again from more tensors than this, or in more operations, is kept itself. A bias and an activation
+/// function are ten operations at most.
 const MOST_SOURCES: usize = 2;
+const MOST_OPERATIONS: usize = 16;
 
 pub(crate) fn narrow_kept_values(graph: &mut Graph) -> Result<()> {
     let forward = forward_set::forward(graph);
@@ -65,18 +68,17 @@ impl Kept {
         }
         let full = full(graph);
         let needed = needed(graph, forward);
-        // The tensors in memory from which a value follows elementwise; none if it does not.
-        let mut sources: Vec<Option<BTreeSet<ValueId>>> = Vec::with_capacity(graph.len());
+        // How a value follows elementwise from tensors in memory, if it does.
+        let mut derivations: Vec<Option<Derivation>> = Vec::with_capacity(graph.len());
         for id in graph.ids() {
             let node = &graph[id];
-            let itself = Some(BTreeSet::from([id]));
             let found = if !full[id.index()] {
-                Some(BTreeSet::new())
+                Some(Derivation::default())
             } else if narrow[id.index()] || node.ty.dtype == DType::BF16 {
-                itself
+                Some(Derivation::of(id))
             } else {
                 match node.op.entry() {
-                    KernelEntry::Scalar | KernelEntry::View => together(&node.operands, &sources),
+                    KernelEntry::Scalar | KernelEntry::View => Derivation::of_node(graph, id, &derivations),
                     KernelEntry::Input
                     | KernelEntry::Generated
                     | KernelEntry::Movement
@@ -90,20 +92,38 @@ impl Kept {
             let is_needed = forward[id.index()] && needed[id.index()];
             let copied = found.is_none() && is_needed && node.ty.dtype == DType::F32;
             narrow[id.index()] |= copied;
-            sources.push(if copied { Some(BTreeSet::from([id])) } else { found });
+            derivations.push(if copied { Some(Derivation::of(id)) } else { found });
         }
-        let follows = sources.iter().map(Option::is_some).collect();
+        let follows = derivations.iter().map(Option::is_some).collect();
         Kept { narrow, full, follows }
     }
 }
 
-/// The sources of several values, if there are few.
-fn together(operands: &[ValueId], sources: &[Option<BTreeSet<ValueId>>]) -> Option<BTreeSet<ValueId>> {
-    let mut all = BTreeSet::new();
-    for operand in operands {
-        all.extend(sources[operand.index()].as_ref()?);
+/// How a value follows from tensors in memory: which, and by what elementwise operations.
+#[derive(Default)]
+struct Derivation {
+    sources: BTreeSet<ValueId>,
+    operations: BTreeSet<ValueId>,
+}
+
+impl Derivation {
+    /// Of what is in memory.
+    fn of(source: ValueId) -> Self {
+        Derivation { sources: BTreeSet::from([source]), operations: BTreeSet::new() }
     }
-    (all.len() <= MOST_SOURCES).then_some(all)
+
+    /// Of a view or an elementwise operation, from those of its operands, if it is short.
+    fn of_node(graph: &Graph, id: ValueId, known: &[Option<Derivation>]) -> Option<Self> {
+        let node = &graph[id];
+        let mut all = Derivation::default();
+        for operand in &node.operands {
+            let Derivation { sources, operations } = known[operand.index()].as_ref()?;
+            all.sources.extend(sources);
+            all.operations.extend(operations);
+        }
+        all.operations.extend((node.op.entry() == KernelEntry::Scalar).then_some(id));
+        (all.sources.len() <= MOST_SOURCES && all.operations.len() <= MOST_OPERATIONS).then_some(all)
+    }
 }
 
 /// The `f32` value of which a node is the `bf16` form.

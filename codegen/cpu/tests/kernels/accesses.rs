@@ -83,15 +83,17 @@ fn tables_of_bytes() {
     }
 }
 
-/// The largest of three neighbours of every other element, padded at both ends and along the outer axis: a pooling. The elements lie against
-/// protected pages, so that nothing beside them is read.
+/// The largest of some neighbours of every other or every third element, padded at both ends and along the outer axis: a pooling. The elements lie
+/// against protected pages, so that nothing beside them is read.
 #[test]
-fn every_other_element_under_bounds() {
-    for dtype in [DType::F32, DType::I32, DType::BF16, DType::F16, DType::I8, DType::Bool] {
+fn elements_apart_under_bounds() {
+    let dtypes = [DType::F32, DType::I32, DType::BF16, DType::F16, DType::I8, DType::Bool];
+    for (dtype, stride) in dtypes.into_iter().flat_map(|dtype| [2, 3].map(|stride| (dtype, stride))) {
         let larger = if dtype == DType::Bool { Binary::Or } else { Binary::Max };
         for n in [1, 5, 8, 16, 17, 30, 58, 79, 150] {
             let rows = 3;
-            let width = 2 * n + 1;
+            let width = stride * n + 1;
+            let places = at(&[width as i64, stride as i64]);
             let (mut bench, mut random) = (Bench::default(), Random(21));
             let tensor = random.tensor(&TensorType::new(dtype, [rows, width]), -9.0, 9.0);
             let x = bench.buffer("x", tensor.ty(), BufferRole::State);
@@ -102,23 +104,23 @@ fn every_other_element_under_bounds() {
             let row = |offset: i64| Bound { coordinate: Index::axis(2, 0).shifted(offset), extent: rows };
             let column = Bound { coordinate: Index::axis(2, 1).shifted(-1), extent: n };
             let guard = vec![row(-1), column];
-            let taken = (0..3).map(|tap| {
-                let index = at(&[width as i64, 2]).shifted(tap - 2 - width as i64);
+            let taken = (0..=stride).map(|tap| {
+                let index = places.clone().shifted(tap as i64 - (stride + width) as i64);
                 p.push(InstrKind::Load { buffer: x, index, guard: guard.clone() }, dtype)
             });
             let taken: Vec<_> = taken.collect();
             let max = |a, b| p.push(InstrKind::Binary(larger, a, b), dtype);
-            let largest = taken.into_iter().reduce(max).expect("three");
+            let largest = taken.into_iter().reduce(max).expect("several");
             p.store(largest, y, at(&[n as i64 + 2, 1]));
             bench.kernel(Form::Map, Domain::flat([rows + 1, n + 2]), p.region, p.stores);
             let mut p = Program::default();
-            let value = p.load(x, dtype, at(&[width as i64, 2]));
+            let value = p.load(x, dtype, places.clone());
             p.store(value, every, at(&[n as i64, 1]));
             bench.kernel(Form::Map, Domain::flat([rows, n]), p.region, p.stores);
             // No element of another width is written here.
             let wide = bench.output("wide", DType::F32, &[rows, n]);
             let mut p = Program::default();
-            let value = p.load(x, dtype, at(&[width as i64, 2]));
+            let value = p.load(x, dtype, places);
             let value = p.push(InstrKind::Cast(value), DType::F32);
             p.store(value, wide, at(&[n as i64, 1]));
             bench.kernel(Form::Map, Domain::flat([rows, n]), p.region, p.stores);

@@ -11,6 +11,7 @@
 //! each. A function that walks several runs takes their number, too (rcx): it does all of this for each of them, and then moves its parameters to the
 //! next one.
 
+mod apart;
 mod eight;
 mod encode;
 mod frame;
@@ -33,6 +34,8 @@ const COUNTER: Register = Register::RSI;
 /// In the last iteration: how many lanes are left.
 const END: Register = Register::RDX;
 const SCRATCH: Register = Register::RAX;
+/// Bits of the lanes that a step reads or writes one by one.
+const BITS: Register = Register::ECX;
 /// Where a function that walks several runs gets their number; after that, a second scratch register.
 const RUNS: Register = Register::RCX;
 /// What it keeps there: how many runs are left, and where each one begins and ends. The caller's values are on the stack.
@@ -229,6 +232,12 @@ impl<'p> Assembler<'p> {
         self.lines.push(Line::Instruction(instruction, Some(to)));
     }
 
+    /// A label of its own.
+    fn label(&mut self) -> Label {
+        self.labels += 1;
+        Label::Inner(self.labels)
+    }
+
     fn load_pointer(&mut self, register: Register, pointer: u32) {
         let parameter = Place::Memory(PARAMETERS, None, (pointer * 8) as i32);
         self.emit(Code::Mov_r64_rm64, &[Place::Register(register), parameter]);
@@ -290,42 +299,6 @@ impl<'p> Assembler<'p> {
                 true
             }
             _ => false,
-        }
-    }
-
-    /// As many elements as a vector has lanes one by one, which is faster than a gather.
-    fn elements_apart(&mut self, target: Place, pointer: u32, stride: i32, first: u8) {
-        let bytes = stride * 4;
-        self.emit(
-            Code::Imul_r64_rm64_imm32,
-            &[Place::Register(SCRATCH), Place::Register(COUNTER), Place::Wide(bytes)],
-        );
-        self.emit(Code::Add_r64_rm64, &[Place::Register(SCRATCH), pointer_place(pointer)]);
-        let (one, next, join) = match self.vectors {
-            Vectors::Sixteen(_) => (
-                Code::EVEX_Vmovss_xmm_k1z_m32,
-                Code::EVEX_Vinsertps_xmm_xmm_xmmm32_imm8,
-                Code::EVEX_Vinserti32x4_zmm_k1z_zmm_xmmm128_imm8,
-            ),
-            Vectors::Eight => (
-                Code::VEX_Vmovss_xmm_m32,
-                Code::VEX_Vinsertps_xmm_xmm_xmmm32_imm8,
-                Code::VEX_Vinsertf128_ymm_ymm_xmmm128_imm8,
-            ),
-        };
-        // By four of a register.
-        for four in 0..self.vectors.lanes() / 4 {
-            let part = if four == 0 { target } else { Place::Register(spare(self.vectors)) };
-            let place = |lane: u8| {
-                Place::Memory(SCRATCH, None, (i32::from(first) + i32::from(four * 4 + lane)) * bytes)
-            };
-            self.emit(one, &[part, place(0)]);
-            for lane in 1..4 {
-                self.emit(next, &[part, part, place(lane), Place::Immediate(lane << 4)]);
-            }
-            if four > 0 {
-                self.emit(join, &[target, target, part, Place::Immediate(four)]);
-            }
         }
     }
 

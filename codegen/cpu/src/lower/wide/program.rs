@@ -82,9 +82,10 @@ pub(super) enum Operand {
     /// As many elements of `size` bytes as there are lanes, among which every other one of half of the lanes is. The mask is of all lanes, or of these
     /// elements if it is spread.
     Alternate { pointer: u32, size: u32, offset: i32, half: Half, is_spread: bool },
-    /// Elements `stride` apart from where a pointer points: the last operand of a gather, before which is what absent elements are, how many
-    /// elements away the others lie, counted from the pointer, and, of eight lanes under bounds, which are absent; `first` is the number of the first lane.
-    Apart { pointer: u32, stride: i32, first: u8 },
+    /// Elements of `size` bytes, `stride` of them apart, from where a pointer points; `first` is the number of the first lane. It is the last operand of
+    /// a load, or, of four bytes, of a gather, before which is what absent elements are, how many elements away the others lie, counted from the pointer,
+    /// and, of eight lanes under bounds, which are absent.
+    Apart { pointer: u32, size: u32, stride: i32, first: u8 },
     /// The elements of four bytes whose numbers the lanes of the operand before have, counted from where a pointer points: what a gather of all lanes reads.
     Listed { pointer: u32 },
     /// A vector in memory that every iteration reads, at an offset in bytes from where a pointer points.
@@ -567,8 +568,8 @@ impl LaneProgram {
             }
             Operand::Kept { pointer, offset } => Operand::Kept { pointer, offset: behind(offset, 4) },
             Operand::LaneNumbers { first } => Operand::LaneNumbers { first: first + vector * lanes },
-            Operand::Apart { pointer, stride, first } => {
-                Operand::Apart { pointer, stride, first: first + vector * lanes }
+            Operand::Apart { pointer, size, stride, first } => {
+                Operand::Apart { pointer, size, stride, first: first + vector * lanes }
             }
             Operand::Pattern { number, .. } => Operand::Pattern { number, vector },
             other @ (Operand::Lanes(_)

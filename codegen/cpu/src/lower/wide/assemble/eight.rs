@@ -5,11 +5,8 @@ use super::super::codes::{BROADCAST, GATHER, STORE};
 use super::super::program::{Half, LaneInstruction, Lanes, Operand, ResultPlace};
 use super::encode::{Label, Line, Place};
 use super::frame::{LANE, ROOM};
-use super::{Assembler, RUNS, SCRATCH, spare};
+use super::{Assembler, BITS, RUNS, SCRATCH, spare};
 use iced_x86::{Code, Register};
-
-/// Lanes to be copied.
-const BITS: Register = Register::ECX;
 
 impl Assembler<'_> {
     /// Scalars to their places in the frame.
@@ -44,7 +41,9 @@ impl Assembler<'_> {
             return self.gather_of_eight(step);
         }
         match (step.operands.last(), step.target) {
-            (Some(Operand::Elements { .. } | Operand::Alternate { .. }), _) => self.load(step),
+            (Some(Operand::Elements { .. } | Operand::Alternate { .. } | Operand::Apart { .. }), _) => {
+                self.load(step);
+            }
             (_, ResultPlace::Elements { size, .. }) if self.is_tail => self.store_rest(step, size),
             (_, ResultPlace::Kept { .. }) if self.is_tail => self.keep_rest(step),
             _ => {
@@ -73,6 +72,15 @@ impl Assembler<'_> {
                 Some(target)
             }
         };
+        if let Operand::Apart { .. } = from {
+            if let Some(mask) = mask {
+                self.emit(Code::VEX_Vmovmskps_r32_ymm, &[Place::Register(BITS), mask]);
+            }
+            self.narrow_elements_apart(target, from, mask.is_some());
+            // As many of them as there are lanes are the lower part of the vector.
+            self.emit(step.code, &[target, target]);
+            return;
+        }
         let Some(mut mask) = mask else {
             let from = self.operand(step, from);
             self.emit(step.code, &[target, from]);
@@ -156,12 +164,6 @@ impl Assembler<'_> {
         self.lines.push(Line::Place(done));
     }
 
-    /// A label of its own.
-    fn label(&mut self) -> Label {
-        self.labels += 1;
-        Label::Inner(self.labels)
-    }
-
     /// Copies the elements of the lanes whose bits are set, one by one.
     fn copy_lanes(&mut self, size: u32, from: Place, to: Place) {
         // One of them is on the stack, the other one at the current position.
@@ -198,8 +200,8 @@ impl Assembler<'_> {
         let Place::Register(places) = places else { unreachable!("places are in a register") };
         let mask = mask.map(|mask| self.operand(step, mask));
         let pointer = match *from {
-            Operand::Apart { pointer, stride, first } if mask.is_none() && !self.is_tail => {
-                return self.elements_apart(target, pointer, stride, first);
+            Operand::Apart { .. } if mask.is_none() && !self.is_tail => {
+                return self.elements_apart(target, from);
             }
             Operand::Apart { pointer, .. } | Operand::Listed { pointer } => pointer,
             _ => unreachable!("elements apart"),

@@ -1,6 +1,6 @@
 //! Registers: of a program's values by linear scan, and for what is the same in every iteration. Values that find none wait on the stack.
 
-use super::super::codes::{GATHER, LOAD, STORE, Vectors};
+use super::super::codes::{LOAD, STORE, Vectors};
 use super::super::program::{LaneInstruction, LaneProgram, Lanes, Operand, ResultPlace};
 use iced_x86::Register;
 use std::cmp::Reverse;
@@ -99,8 +99,8 @@ const NONE: u32 = u32::MAX;
 pub(super) fn registers(program: &LaneProgram) -> u32 {
     match program.vectors {
         Vectors::Sixteen(_) => {
-            let gather = program.vectors.code(GATHER);
-            32 - u32::from(program.steps.iter().any(|step| step.code == gather))
+            let is_apart = |step: &LaneInstruction| matches!(step.operands.last(), Some(Operand::Apart { .. }));
+            32 - u32::from(program.steps.iter().any(is_apart))
         }
         Vectors::Eight => 15,
     }

@@ -3,7 +3,7 @@
 use super::super::codes::GATHER;
 use super::super::program::{Half, LaneInstruction, LaneProgram, Lanes, Masking, Operand, ResultPlace};
 use super::encode::{Label, Place};
-use super::{Assembler, COUNTER, PATTERNS};
+use super::{Assembler, BITS, COUNTER, PATTERNS};
 use iced_x86::{Code, Register};
 
 /// The lanes that are left in the last iteration.
@@ -42,6 +42,9 @@ impl Assembler<'_> {
     pub(super) fn step_of_sixteen(&mut self, step: &LaneInstruction) {
         if step.code == self.vectors.code(GATHER) {
             return self.gather_of_sixteen(step);
+        }
+        if let Some(Operand::Apart { .. }) = step.operands.last() {
+            return self.load_apart_of_sixteen(step);
         }
         let all = self.places(step);
         if self.is_copy(step.code, &all) {
@@ -86,11 +89,11 @@ impl Assembler<'_> {
     /// Elements that lie apart: one by one where all lanes are read, else a gather of those that are.
     fn gather_of_sixteen(&mut self, step: &LaneInstruction) {
         let [none, places, from] = &step.operands[..] else { unreachable!("three operands") };
-        let &Operand::Apart { pointer, stride, first } = from else { unreachable!("elements apart") };
+        let &Operand::Apart { pointer, .. } = from else { unreachable!("elements apart") };
         let ([none, places], target) = ([none, places].map(|x| self.operand(step, x)), self.target(step));
         let Place::Register(places) = places else { unreachable!("places are in a register") };
         if step.masking.is_none() && !self.is_tail {
-            return self.elements_apart(target, pointer, stride, first);
+            return self.elements_apart(target, from);
         }
         self.copy(none, target);
         let [mask, rest] = [mask_of(step), REST].map(Place::Register);
@@ -103,9 +106,28 @@ impl Assembler<'_> {
         self.emit(step.code, &[target, from]).set_op_mask(mask_of(step));
     }
 
+    /// Narrow elements that lie apart.
+    fn load_apart_of_sixteen(&mut self, step: &LaneInstruction) {
+        let [from] = &step.operands[..] else { unreachable!("a mask register has the lanes") };
+        let target = self.target(step);
+        let mask = match step.masking {
+            Some(_) => Some(mask_of(step)),
+            None => self.is_tail.then_some(REST),
+        };
+        if self.is_tail && step.masking.is_some() {
+            let [rest, mask] = [REST, mask_of(step)].map(Place::Register);
+            self.emit(Code::VEX_Kandw_kr_kr_kr, &[mask, mask, rest]);
+        }
+        if let Some(mask) = mask {
+            self.emit(Code::VEX_Kmovw_r32_kr, &[BITS, mask].map(Place::Register));
+        }
+        self.narrow_elements_apart(target, from, mask.is_some());
+        self.emit(step.code, &[target, target]);
+    }
+
     /// The mask of the elements of half of the lanes, in a register that is free again after the next instruction.
     fn spread(&mut self, lanes: Register, half: Half) -> Register {
-        let bits = Place::Register(Register::ECX);
+        let bits = Place::Register(BITS);
         self.emit(Code::VEX_Kmovw_r32_kr, &[bits, Place::Register(lanes)]);
         let places = match half {
             Half::Lower => 0x5555,

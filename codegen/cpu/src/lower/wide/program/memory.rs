@@ -68,7 +68,14 @@ impl LaneProgram {
         pointer: u32,
         stride: i32,
     ) -> Option<Lanes> {
-        if !is_word(dtype) {
+        let size = dtype.size() as u32;
+        let from = Operand::Apart { pointer, size, stride, first: 0 };
+        if size < 4 {
+            let masking = self.test_bounds(bounds);
+            let bits = self.load(load_of(dtype)?, from, masking);
+            return Some(self.of_bits(dtype, bits));
+        }
+        if dtype == DType::F64 {
             return None;
         }
         let (none, places) = (self.register(Constant(0)), self.coordinates(Constant(0), stride as u32));
@@ -76,7 +83,7 @@ impl LaneProgram {
         let masking = self.test_bounds(bounds);
         let mut operands = [none, places].map(Operand::Lanes).to_vec();
         operands.extend(self.mask_operand(masking));
-        operands.push(Operand::Apart { pointer, stride, first: 0 });
+        operands.push(from);
         let (result, target) = self.fresh();
         let step = self.push(self.vectors.code(GATHER), target, &operands);
         (step.in_place, step.masking) = (true, masking.map(|_| Masking::Chosen));
@@ -279,9 +286,4 @@ fn load_of(dtype: DType) -> Option<Operation> {
         DType::Bool => Some(LOAD_BYTES),
         DType::F64 => None,
     }
-}
-
-/// Whether elements have four bytes.
-fn is_word(dtype: DType) -> bool {
-    matches!(dtype, DType::F32 | DType::I32 | DType::U32)
 }
