@@ -17,8 +17,8 @@ const SCRATCH: usize = 16 << 10;
 /// The largest piece of a row.
 const PIECE: usize = 4096;
 /// The length of a piece of a row where an access runs along the last outer axis: its cache lines stay in L1 while
-/// that axis is walked.
-const BLOCK: usize = 16;
+/// that axis is walked. A loop over whole vectors is called for each, so it is as many as that computes together at most.
+const BLOCK: usize = RUNNING_LANES;
 
 /// The loops around a row.
 #[derive(Debug)]

@@ -330,7 +330,7 @@ impl Emitter<'_, '_, '_> {
             (Target::Tile, _) | (_, Access::Contiguous) => Source::Contiguous(self.first_address(write)),
             (Target::Slot(slot), _) => {
                 let (base, walk) = (self.memory.slots[slot], self.walk(&write.index));
-                Source::Scattered { base, first: base, walk, guard: vec![] }
+                Source::Scattered { base, first: self.first_address(write), walk, guard: vec![] }
             }
         }
     }

@@ -205,7 +205,7 @@ impl Recorder<'_> {
             let lanes = self.operand(value)?;
             let pointer = self.pointer(Pointer::Row(value));
             let dtype = as_lanes(self.instr(value).dtype);
-            self.program().write(dtype, lanes, pointer)?;
+            self.program().write(dtype, lanes, pointer, 1)?;
         }
         for &at in &steps.writes {
             self.write(at)?;
@@ -378,12 +378,18 @@ impl Recorder<'_> {
         if index.indirect.iter().any(|term| row.varies(term.value)) {
             return self.looked_up(value, index, guard);
         }
-        let (stride, count) = (index.strides[row.inner()], row.axes[row.inner()].next_multiple_of(64));
-        let bytes = stride.checked_mul(4 * count as i64)?;
-        let stride = i32::try_from(stride).ok().filter(|_| i32::try_from(bytes).is_ok())?;
+        let stride = self.stride(index)?;
         let pointer = self.pointer(Pointer::Load(value));
         let bounds = self.tested(value, guard, |_| true)?;
         self.program().gather(&bounds, row.region.instr(value).dtype, pointer, stride)
+    }
+
+    /// How far apart the elements of a run are, if all of it lies within 31 bits.
+    fn stride(&self, index: &Index) -> Option<i32> {
+        let row = self.row;
+        let (stride, count) = (index.strides[row.inner()], row.axes[row.inner()].next_multiple_of(64));
+        let bytes = stride.checked_mul(4 * count as i64)?;
+        i32::try_from(stride).ok().filter(|_| i32::try_from(bytes).is_ok())
     }
 
     /// Bytes of a table whose numbers are below 256 by themselves.
@@ -483,24 +489,27 @@ impl Recorder<'_> {
     fn write(&mut self, at: usize) -> Option<()> {
         let row = self.row;
         let Write { value, dtype, index, mode, .. } = &row.writes[at];
-        if row.access(index, &[]) != Access::Contiguous {
-            return None;
-        }
+        let is_scattered = index.indirect.iter().any(|term| row.varies(term.value));
+        let stride = self.stride(index).filter(|&stride| stride != 0 && !is_scattered)?;
         let value = self.operand(*value)?;
         let pointer = self.pointer(Pointer::Write(at));
         let program = self.program();
+        let read = |program: &mut LaneProgram| match stride {
+            1 => program.read(*dtype, At::start(pointer)),
+            _ => program.gather(&Tested::Below(vec![]), *dtype, pointer, stride),
+        };
         let value = match mode {
             WriteMode::Set => value,
             WriteMode::Add => {
-                let old = program.read(*dtype, At::start(pointer))?;
+                let old = read(program)?;
                 program.binary(Binary::Add, *dtype, old, value)?
             }
             WriteMode::Accumulate(op) => {
-                let old = program.read(*dtype, At::start(pointer))?;
+                let old = read(program)?;
                 program.combine(*op, *dtype, old, value)?
             }
         };
-        program.write(*dtype, value, pointer)
+        program.write(*dtype, value, pointer, stride)
     }
 }
 

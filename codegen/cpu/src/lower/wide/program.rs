@@ -120,6 +120,8 @@ pub(super) enum ResultPlace {
     Mask,
     /// Elements of `size` bytes at the current position, at an offset in bytes from where a pointer points.
     Elements { pointer: u32, size: u32, offset: i32 },
+    /// Elements of `size` bytes, `stride` of them apart, from where a pointer points; `first` is the number of the first lane.
+    Apart { pointer: u32, size: u32, stride: i32, first: u8 },
     /// A vector in memory that every iteration writes, at an offset in bytes from where a pointer points.
     Kept { pointer: u32, offset: i32 },
     /// A place on the stack.
@@ -583,6 +585,9 @@ impl LaneProgram {
             ResultPlace::Elements { pointer, size, offset } => {
                 ResultPlace::Elements { pointer, size, offset: behind(offset, size) }
             }
+            ResultPlace::Apart { pointer, size, stride, first } => {
+                ResultPlace::Apart { pointer, size, stride, first: first + vector * lanes }
+            }
             ResultPlace::Kept { pointer, offset } => ResultPlace::Kept { pointer, offset: behind(offset, 4) },
             other @ (ResultPlace::Mask | ResultPlace::Slot(_)) => other,
         };
@@ -603,7 +608,10 @@ impl LaneProgram {
             let is_live = match step.target {
                 ResultPlace::Register(register) => live[register as usize],
                 ResultPlace::Mask => reads_mask,
-                ResultPlace::Elements { .. } | ResultPlace::Kept { .. } | ResultPlace::Slot(_) => true,
+                ResultPlace::Elements { .. }
+                | ResultPlace::Apart { .. }
+                | ResultPlace::Kept { .. }
+                | ResultPlace::Slot(_) => true,
             };
             if !is_live {
                 continue;

@@ -1,7 +1,8 @@
-//! Elements that lie apart, one by one: all of a vector's, which is faster than a gather, or narrow ones of some lanes, which no gather reads.
+//! Elements that lie apart, one by one: read, all of a vector's, which is faster than a gather, or narrow ones of some lanes, which no gather reads; and
+//! written.
 
 use super::super::codes::Vectors;
-use super::super::program::Operand;
+use super::super::program::{LaneInstruction, Operand, ResultPlace};
 use super::encode::{Line, Place};
 use super::{Assembler, BITS, COUNTER, SCRATCH, pointer_place, spare};
 use iced_x86::Code;
@@ -12,11 +13,9 @@ const PART: u32 = 16;
 impl Assembler<'_> {
     /// As many elements of four bytes as a vector has lanes.
     pub(super) fn elements_apart(&mut self, target: Place, from: &Operand) {
-        let place = self.places_apart(from);
+        let place = self.elements_of(from);
         let (one, next) = match self.vectors {
-            Vectors::Sixteen(_) => {
-                (Code::EVEX_Vmovss_xmm_k1z_m32, Code::EVEX_Vinsertps_xmm_xmm_xmmm32_imm8)
-            }
+            Vectors::Sixteen(_) => (Code::EVEX_Vmovss_xmm_k1z_m32, Code::EVEX_Vinsertps_xmm_xmm_xmmm32_imm8),
             Vectors::Eight => (Code::VEX_Vmovss_xmm_m32, Code::VEX_Vinsertps_xmm_xmm_xmmm32_imm8),
         };
         for four in 0..self.vectors.lanes() / 4 {
@@ -31,7 +30,7 @@ impl Assembler<'_> {
 
     /// Elements of one or two bytes, one behind the other: of all lanes, or of some, whose bits are set; others are zero.
     pub(super) fn narrow_elements_apart(&mut self, target: Place, from: &Operand, of_some: bool) {
-        let place = self.places_apart(from);
+        let place = self.elements_of(from);
         let &Operand::Apart { size, .. } = from else { unreachable!("elements apart") };
         let (zero, insert) = match (self.vectors, size) {
             (Vectors::Sixteen(_), 1) => {
@@ -50,22 +49,80 @@ impl Assembler<'_> {
             self.emit(zero, &[part; 3]);
             for inner in 0..of_part {
                 let lane = number * of_part + inner;
-                let skip = of_some.then(|| {
-                    let skip = self.label();
-                    self.emit(Code::Bt_rm32_imm8, &[Place::Register(BITS), Place::Immediate(lane)]);
-                    self.jump(Code::Jae_rel32_64, skip);
-                    skip
-                });
-                self.emit(insert, &[part, part, place(lane), Place::Immediate(inner)]);
-                self.lines.extend(skip.map(Line::Place));
+                self.of_lane(lane, of_some, insert, &[part, part, place(lane), Place::Immediate(inner)]);
             }
             self.join(target, part, number);
         }
     }
 
-    /// Where the lanes' elements are, by way of the scratch register.
-    fn places_apart(&mut self, from: &Operand) -> impl Fn(u8) -> Place + use<> {
+    /// A store of all lanes, or in the last iteration of those whose bits are set. Narrow elements are put into the spare register first, one behind the
+    /// other.
+    pub(super) fn store_apart(&mut self, step: &LaneInstruction) {
+        let ResultPlace::Apart { pointer, size, stride, first } = step.target else {
+            unreachable!("elements apart")
+        };
+        let spare = Place::Register(spare(self.vectors));
+        let mut part = match size {
+            4 => self.operand(step, &step.operands[0]),
+            _ => {
+                let all = self.places(step);
+                self.emit(step.code, &all);
+                spare
+            }
+        };
+        let is_sixteen = matches!(self.vectors, Vectors::Sixteen(_));
+        let extract = match (is_sixteen, size) {
+            (true, 4) => Code::EVEX_Vextractps_rm32_xmm_imm8,
+            (true, 2) => Code::EVEX_Vpextrw_r32m16_xmm_imm8,
+            (true, _) => Code::EVEX_Vpextrb_r32m8_xmm_imm8,
+            (false, 4) => Code::VEX_Vextractps_rm32_xmm_imm8,
+            (false, 2) => Code::VEX_Vpextrw_r32m16_xmm_imm8,
+            (false, _) => Code::VEX_Vpextrb_r32m8_xmm_imm8,
+        };
+        let place = self.places_apart(pointer, size, stride, first);
+        let (vector, count) = (part, self.vectors.lanes());
+        let of_part = count.min((PART / size) as u8);
+        for number in 0..count / of_part {
+            if number > 0 {
+                let code = match is_sixteen {
+                    true => Code::EVEX_Vextracti32x4_xmmm128_k1z_zmm_imm8,
+                    false => Code::VEX_Vextracti128_xmmm128_ymm_imm8,
+                };
+                self.emit(code, &[spare, vector, Place::Immediate(number)]);
+                part = spare;
+            }
+            for inner in 0..of_part {
+                let lane = number * of_part + inner;
+                self.of_lane(lane, self.is_tail, extract, &[place(lane), part, Place::Immediate(inner)]);
+            }
+        }
+    }
+
+    /// An instruction of one lane: if asked, only where its bit is set.
+    fn of_lane(&mut self, lane: u8, of_some: bool, code: Code, places: &[Place]) {
+        let skip = of_some.then(|| self.label());
+        if let Some(skip) = skip {
+            self.emit(Code::Bt_rm32_imm8, &[Place::Register(BITS), Place::Immediate(lane)]);
+            self.jump(Code::Jae_rel32_64, skip);
+        }
+        self.emit(code, places);
+        self.lines.extend(skip.map(Line::Place));
+    }
+
+    /// Where an operand's elements are, by lanes.
+    fn elements_of(&mut self, from: &Operand) -> impl Fn(u8) -> Place + use<> {
         let &Operand::Apart { pointer, size, stride, first } = from else { unreachable!("elements apart") };
+        self.places_apart(pointer, size, stride, first)
+    }
+
+    /// Where lanes' elements are, by way of the scratch register.
+    fn places_apart(
+        &mut self,
+        pointer: u32,
+        size: u32,
+        stride: i32,
+        first: u8,
+    ) -> impl Fn(u8) -> Place + use<> {
         let bytes = stride * size as i32;
         let position = [Place::Register(SCRATCH), Place::Register(COUNTER), Place::Wide(bytes)];
         self.emit(Code::Imul_r64_rm64_imm32, &position);

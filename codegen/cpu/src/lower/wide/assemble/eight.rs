@@ -44,6 +44,15 @@ impl Assembler<'_> {
             (Some(Operand::Elements { .. } | Operand::Alternate { .. } | Operand::Apart { .. }), _) => {
                 self.load(step);
             }
+            (_, ResultPlace::Apart { .. }) => {
+                if self.is_tail {
+                    self.emit(Code::VEX_Vmovmskps_r32_ymm, &[Place::Register(BITS), self.rest()]);
+                }
+                self.store_apart(step);
+                if self.is_tail {
+                    self.rest_into_spare();
+                }
+            }
             (_, ResultPlace::Elements { size, .. }) if self.is_tail => self.store_rest(step, size),
             (_, ResultPlace::Kept { .. }) if self.is_tail => self.keep_rest(step),
             _ => {

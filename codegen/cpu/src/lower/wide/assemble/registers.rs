@@ -99,7 +99,10 @@ const NONE: u32 = u32::MAX;
 pub(super) fn registers(program: &LaneProgram) -> u32 {
     match program.vectors {
         Vectors::Sixteen(_) => {
-            let is_apart = |step: &LaneInstruction| matches!(step.operands.last(), Some(Operand::Apart { .. }));
+            let is_apart = |step: &LaneInstruction| {
+                matches!(step.operands.last(), Some(Operand::Apart { .. }))
+                    || matches!(step.target, ResultPlace::Apart { .. })
+            };
             32 - u32::from(program.steps.iter().any(is_apart))
         }
         Vectors::Eight => 15,

@@ -46,6 +46,12 @@ impl Assembler<'_> {
         if let Some(Operand::Apart { .. }) = step.operands.last() {
             return self.load_apart_of_sixteen(step);
         }
+        if let ResultPlace::Apart { .. } = step.target {
+            if self.is_tail {
+                self.emit(Code::VEX_Kmovw_r32_kr, &[BITS, REST].map(Place::Register));
+            }
+            return self.store_apart(step);
+        }
         let all = self.places(step);
         if self.is_copy(step.code, &all) {
             return;

@@ -164,8 +164,14 @@ impl LaneProgram {
         self.narrow.iter().find(|(wide, _)| *wide == value).map(|&(_, narrow)| narrow)
     }
 
-    /// Writes elements at the current position. Values of 16-bit floats are already rounded.
-    pub(in super::super) fn write(&mut self, dtype: DType, value: Lanes, pointer: u32) -> Option<()> {
+    /// Writes elements at the current position, `stride` apart. Values of 16-bit floats are already rounded.
+    pub(in super::super) fn write(
+        &mut self,
+        dtype: DType,
+        value: Lanes,
+        pointer: u32,
+        stride: i32,
+    ) -> Option<()> {
         let value = self.register(value);
         let is_sixteen = self.vectors != Vectors::Eight;
         let (code, value) = match dtype {
@@ -208,7 +214,11 @@ impl LaneProgram {
             }
             DType::F64 => return None,
         };
-        let target = ResultPlace::Elements { pointer, size: dtype.size() as u32, offset: 0 };
+        let size = dtype.size() as u32;
+        let target = match stride {
+            1 => ResultPlace::Elements { pointer, size, offset: 0 },
+            _ => ResultPlace::Apart { pointer, size, stride, first: 0 },
+        };
         let step = self.push(code, target, &[Operand::Lanes(value)]);
         step.immediate = (dtype == DType::F16).then_some(0);
         Some(())
