@@ -27,6 +27,17 @@ struct Table<'a>(&'a [*mut u8]);
 // SAFETY: threads only read the table; what they do through it is the kernel's.
 unsafe impl Sync for Table<'_> {}
 
+/// What becomes of the sums of one block of rows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sums {
+    /// They are the first ones, in all columns.
+    Start,
+    /// They are the first ones, in some columns: the others are zero until then.
+    StartSome,
+    /// They are added.
+    Add,
+}
+
 impl ChainStep {
     /// Runs the chain.
     ///
@@ -77,10 +88,22 @@ impl ChainStep {
         })
     }
 
-    /// Blocks of rows.
+    /// Blocks of rows, in the order in which they are computed: the first one needs the most columns.
     fn blocks(&self) -> impl Iterator<Item = Range<usize>> {
-        let rows = self.rows;
-        (0..rows).step_by(self.height).map(move |start| start..rows.min(start + self.height))
+        let (rows, height, count) = (self.rows, self.height, self.rows.div_ceil(self.height));
+        let is_backwards = self.upper().is_some();
+        let numbers = (0..count).map(move |at| if is_backwards { count - 1 - at } else { at });
+        numbers.map(move |number| number * height..rows.min((number + 1) * height))
+    }
+
+    /// What consumers across rows do with a block's sums.
+    fn sums(&self, rows: &Range<usize>) -> Sums {
+        let is_first = self.blocks().next().as_ref() == Some(rows);
+        match is_first {
+            true if self.needed(rows) == (0..self.columns) => Sums::Start,
+            true => Sums::StartSome,
+            false => Sums::Add,
+        }
     }
 
     /// The columns that a block needs, from and to multiples of what products want.
@@ -104,7 +127,8 @@ impl ChainStep {
     }
 
     /// Runs the row program on these rows of a block, as many at a time as need the same columns of the block's, and sets the
-    /// others to zero: consumers read what lies beyond the edges of the band as far as their tiles reach.
+    /// others to zero: consumers read what lies beyond the edges of the band as far as their tiles reach, which to the right of the diagonal are
+    /// `reach` columns.
     ///
     /// # Safety
     /// The table is a thread's, and its blocks have these rows and columns.
@@ -115,6 +139,7 @@ impl ChainStep {
         batch: usize,
         mut rows: Range<usize>,
         columns: &Range<usize>,
+        reach: usize,
     ) {
         let none = std::ptr::null_mut();
         let context = table.as_ptr().cast();
@@ -133,7 +158,10 @@ impl ChainStep {
                         Element::Bf16 => columns.end.next_multiple_of(ALIGN),
                         _ => columns.end,
                     };
-                    for beyond in [columns.start..needed.start, needed.end..end] {
+                    let reached = self.upper().map_or(end, |upper| {
+                        (alike.end.saturating_add(reach)).saturating_add_signed(upper).max(needed.end)
+                    });
+                    for beyond in [columns.start..needed.start, needed.end..end.min(reached)] {
                         self.clear(block, table[1 + block.slot], &alike, &beyond);
                     }
                 }
@@ -246,6 +274,8 @@ struct Own<'a> {
     later: Later<'a>,
     /// How many tiles a matrix takes, about.
     tiles: usize,
+    /// How many columns right of the diagonal consumers' tiles reach at most.
+    reach: usize,
 }
 
 impl<'a> Own<'a> {
@@ -271,7 +301,9 @@ impl<'a> Own<'a> {
             aside.push(take((step.rows_aside(consumer) * consumer.p).next_multiple_of(16)).cast());
         }
         let (table, later, tiles) = (table.to_vec(), Later::default(), step.tiles());
-        Own { step, table, function, blocks, panels, with, aside, room, later, tiles }
+        let reach = step.consumers.iter().map(|consumer| step.local(consumer.precision).reach()).max();
+        let reach = reach.unwrap_or(0);
+        Own { step, table, function, blocks, panels, with, aside, room, later, tiles, reach }
     }
 
     /// What is fetched while a matrix is computed: the factors of the next one, each once.
@@ -303,7 +335,7 @@ impl<'a> Own<'a> {
                         let with = self.factor(&consumer.with, batch);
                         step.local(consumer.precision).pack(&with, 0, &self.with[at], self.room);
                     }
-                    Along::Rows => self.clear(at, batch),
+                    Along::Rows => {}
                 }
             }
             for rows in step.blocks() {
@@ -346,7 +378,7 @@ impl<'a> Own<'a> {
             for (block, &start) in step.blocks.iter().zip(&self.blocks) {
                 self.table[1 + block.slot] = start.wrapping_sub(rows.start * block.row_bytes(step.columns));
             }
-            step.rows(self.function, &self.table, batch, rows.clone(), &columns);
+            step.rows(self.function, &self.table, batch, rows.clone(), &columns, self.reach);
             for (at, consumer) in step.consumers.iter().enumerate() {
                 match consumer.along {
                     Along::Columns => self.along_columns(at, batch, &rows, &columns),
@@ -399,9 +431,13 @@ impl<'a> Own<'a> {
             Some(ld) => (self.out(&consumer.out, batch).cast::<f32>(), ld),
             None => (self.aside[at], consumer.p),
         };
-        let results = Results { start: start.wrapping_add(columns.start * ld), ld, adds: true };
+        let sums = step.sums(rows);
+        let results = Results { start: start.wrapping_add(columns.start * ld), ld, adds: sums != Sums::Start };
         // SAFETY: the caller's contract.
         unsafe {
+            if sums == Sums::StartSome {
+                self.clear(at, batch);
+            }
             step.local(consumer.precision).pack(&with, rows.start, &panels, self.room);
             let before = rows.start as isize - columns.start as isize;
             let wedge = step.upper().map_or(Wedge::None, |upper| Wedge::StartOfK(before + upper));
@@ -522,7 +558,7 @@ impl Shared<'_> {
             let mine = share(rows.len(), self.pool.threads(), t);
             let mine = rows.start + mine.start..rows.start + mine.end;
             // SAFETY: rows of different threads are disjoint.
-            unsafe { step.rows(function, &table, batch, mine, columns) };
+            unsafe { step.rows(function, &table, batch, mine, columns, usize::MAX) };
         });
     }
 
@@ -544,6 +580,7 @@ impl Shared<'_> {
         let (summed, unit) = (strided(rows.len(), stride), strided(columns.len(), 1));
         let one = strided(1, 0);
         let block = self.block(consumer.block).wrapping_add(columns.start * element.size());
+        let sums = step.sums(rows);
         let (r, part, c, adds) = match consumer.along {
             Along::Columns => {
                 let r = Operand { element, outer: summed, k: unit, batch: one };
@@ -553,10 +590,10 @@ impl Shared<'_> {
             }
             Along::Rows => {
                 let r = Operand { element, outer: unit, k: summed, batch: one };
-                (r, rows, start.wrapping_add(columns.start * ld), rows.start > 0)
+                (r, rows, start.wrapping_add(columns.start * ld), sums != Sums::Start)
             }
         };
-        if consumer.along == Along::Rows && rows.start == 0 && columns.len() < step.columns {
+        if consumer.along == Along::Rows && sums == Sums::StartSome {
             for row in 0..step.columns {
                 // SAFETY: the result has these rows.
                 unsafe { start.wrapping_add(row * ld).write_bytes(0, consumer.p) };
@@ -566,11 +603,11 @@ impl Shared<'_> {
         let job = self.job(consumer.precision, r, with, ld, adds);
         // SAFETY: the caller's contract.
         unsafe { self.multiply(&job, block.cast_const(), base, c)? };
-        let last = rows.end == step.rows;
+        let is_last = step.blocks().last().as_ref() == Some(rows);
         match consumer.along {
             _ if out.direct().is_some() => {}
             Along::Columns => self.store(consumer, batch, rows.clone()),
-            Along::Rows if last => self.store(consumer, batch, 0..step.columns),
+            Along::Rows if is_last => self.store(consumer, batch, 0..step.columns),
             Along::Rows => {}
         }
         Ok(())

@@ -136,6 +136,11 @@ impl SingleThread {
         self.kernels().tiles(rows, columns)
     }
 
+    /// How far beyond a [diagonal](Wedge) strips of rows reach at most, where they sum whole steps of k.
+    pub(crate) fn reach(self) -> usize {
+        self.kernels().mr + self.kernels().step.values
+    }
+
     /// Words that packed columns take.
     pub(crate) fn panel_words(self, columns: usize, k: usize) -> usize {
         let kernels = self.kernels();
