@@ -330,7 +330,8 @@ impl Emitter<'_, '_, '_> {
             (Target::Tile, _) | (_, Access::Contiguous) => Source::Contiguous(self.first_address(write)),
             (Target::Slot(slot), _) => {
                 let (base, walk) = (self.memory.slots[slot], self.walk(&write.index));
-                Source::Scattered { base, first: self.first_address(write), walk, guard: vec![] }
+                let first = self.code.element(base, walk.base, write.dtype);
+                Source::Scattered { base, first, walk, guard: vec![] }
             }
         }
     }

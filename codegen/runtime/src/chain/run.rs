@@ -432,7 +432,8 @@ impl<'a> Own<'a> {
             None => (self.aside[at], consumer.p),
         };
         let sums = step.sums(rows);
-        let results = Results { start: start.wrapping_add(columns.start * ld), ld, adds: sums != Sums::Start };
+        let results =
+            Results { start: start.wrapping_add(columns.start * ld), ld, adds: sums != Sums::Start };
         // SAFETY: the caller's contract.
         unsafe {
             if sums == Sums::StartSome {

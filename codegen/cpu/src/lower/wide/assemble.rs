@@ -20,7 +20,7 @@ mod sixteen;
 mod windows;
 
 use super::codes::{BROADCAST, COPY, LOAD, Vectors};
-use super::program::{Half, LaneInstruction, LaneProgram, Lanes, Operand, ResultPlace, RunSteps};
+use super::program::{Apart, Half, LaneInstruction, LaneProgram, Lanes, Operand, ResultPlace, RunSteps};
 use encode::{Label, Line, Place};
 use frame::Frame;
 use iced_x86::{Code, Instruction, OpKind, Register};
@@ -285,8 +285,8 @@ impl<'p> Assembler<'p> {
             ResultPlace::Register(register) => self.register(register),
             ResultPlace::Mask => Place::Register(sixteen::mask_of(step)),
             ResultPlace::Elements { pointer, size, offset } => self.elements(pointer, size, offset),
-            ResultPlace::Apart { size: 1..4, .. } => Place::Register(spare(self.vectors)),
-            ResultPlace::Apart { .. } => unreachable!("lanes are written one by one"),
+            ResultPlace::Apart(Apart { size: 1..4, .. }) => Place::Register(spare(self.vectors)),
+            ResultPlace::Apart(_) => unreachable!("lanes are written one by one"),
             ResultPlace::Kept { pointer, offset } => Place::Memory(self.base(pointer), None, offset),
             ResultPlace::Slot(slot) => self.frame.slot(slot),
         }
@@ -327,7 +327,7 @@ impl<'p> Assembler<'p> {
                 debug_assert_eq!(step.code, Code::EVEX_Vpmovm2d_zmm_kr);
                 Place::Register(sixteen::mask_of(step))
             }
-            Operand::Apart { .. } | Operand::Listed { .. } => {
+            Operand::Apart(_) | Operand::Listed { .. } => {
                 unreachable!("a gather reads its memory itself")
             }
             Operand::Counter => Place::Register(Register::ESI),

@@ -63,6 +63,22 @@ impl At {
     }
 }
 
+/// Elements of `size` bytes, `stride` of them apart, from where a pointer points; `first` is the number of the first lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Apart {
+    pub(super) pointer: u32,
+    pub(super) size: u32,
+    pub(super) stride: i32,
+    pub(super) first: u8,
+}
+
+impl Apart {
+    /// Those of a vector so many lanes behind this one.
+    fn behind(self, lanes: u8) -> Apart {
+        Apart { first: self.first + lanes, ..self }
+    }
+}
+
 /// Which lanes bounds hold for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in super::super) enum Tested {
@@ -82,10 +98,9 @@ pub(super) enum Operand {
     /// As many elements of `size` bytes as there are lanes, among which every other one of half of the lanes is. The mask is of all lanes, or of these
     /// elements if it is spread.
     Alternate { pointer: u32, size: u32, offset: i32, half: Half, is_spread: bool },
-    /// Elements of `size` bytes, `stride` of them apart, from where a pointer points; `first` is the number of the first lane. It is the last operand of
-    /// a load, or, of four bytes, of a gather, before which is what absent elements are, how many elements away the others lie, counted from the pointer,
-    /// and, of eight lanes under bounds, which are absent.
-    Apart { pointer: u32, size: u32, stride: i32, first: u8 },
+    /// The last operand of a load, or, of four bytes, of a gather, before which is what absent elements are, how many elements away the others lie,
+    /// counted from the pointer, and, of eight lanes under bounds, which are absent.
+    Apart(Apart),
     /// The elements of four bytes whose numbers the lanes of the operand before have, counted from where a pointer points: what a gather of all lanes reads.
     Listed { pointer: u32 },
     /// A vector in memory that every iteration reads, at an offset in bytes from where a pointer points.
@@ -120,8 +135,8 @@ pub(super) enum ResultPlace {
     Mask,
     /// Elements of `size` bytes at the current position, at an offset in bytes from where a pointer points.
     Elements { pointer: u32, size: u32, offset: i32 },
-    /// Elements of `size` bytes, `stride` of them apart, from where a pointer points; `first` is the number of the first lane.
-    Apart { pointer: u32, size: u32, stride: i32, first: u8 },
+    /// Elements that lie apart.
+    Apart(Apart),
     /// A vector in memory that every iteration writes, at an offset in bytes from where a pointer points.
     Kept { pointer: u32, offset: i32 },
     /// A place on the stack.
@@ -570,9 +585,7 @@ impl LaneProgram {
             }
             Operand::Kept { pointer, offset } => Operand::Kept { pointer, offset: behind(offset, 4) },
             Operand::LaneNumbers { first } => Operand::LaneNumbers { first: first + vector * lanes },
-            Operand::Apart { pointer, size, stride, first } => {
-                Operand::Apart { pointer, size, stride, first: first + vector * lanes }
-            }
+            Operand::Apart(apart) => Operand::Apart(apart.behind(vector * lanes)),
             Operand::Pattern { number, .. } => Operand::Pattern { number, vector },
             other @ (Operand::Lanes(_)
             | Operand::Listed { .. }
@@ -585,9 +598,7 @@ impl LaneProgram {
             ResultPlace::Elements { pointer, size, offset } => {
                 ResultPlace::Elements { pointer, size, offset: behind(offset, size) }
             }
-            ResultPlace::Apart { pointer, size, stride, first } => {
-                ResultPlace::Apart { pointer, size, stride, first: first + vector * lanes }
-            }
+            ResultPlace::Apart(apart) => ResultPlace::Apart(apart.behind(vector * lanes)),
             ResultPlace::Kept { pointer, offset } => ResultPlace::Kept { pointer, offset: behind(offset, 4) },
             other @ (ResultPlace::Mask | ResultPlace::Slot(_)) => other,
         };
@@ -609,7 +620,7 @@ impl LaneProgram {
                 ResultPlace::Register(register) => live[register as usize],
                 ResultPlace::Mask => reads_mask,
                 ResultPlace::Elements { .. }
-                | ResultPlace::Apart { .. }
+                | ResultPlace::Apart(_)
                 | ResultPlace::Kept { .. }
                 | ResultPlace::Slot(_) => true,
             };

@@ -2,7 +2,7 @@
 //! written.
 
 use super::super::codes::Vectors;
-use super::super::program::{LaneInstruction, Operand, ResultPlace};
+use super::super::program::{Apart, LaneInstruction};
 use super::encode::{Line, Place};
 use super::{Assembler, BITS, COUNTER, SCRATCH, pointer_place, spare};
 use iced_x86::Code;
@@ -12,8 +12,8 @@ const PART: u32 = 16;
 
 impl Assembler<'_> {
     /// As many elements of four bytes as a vector has lanes.
-    pub(super) fn elements_apart(&mut self, target: Place, from: &Operand) {
-        let place = self.elements_of(from);
+    pub(super) fn elements_apart(&mut self, target: Place, apart: Apart) {
+        let place = self.places_apart(apart);
         let (one, next) = match self.vectors {
             Vectors::Sixteen(_) => (Code::EVEX_Vmovss_xmm_k1z_m32, Code::EVEX_Vinsertps_xmm_xmm_xmmm32_imm8),
             Vectors::Eight => (Code::VEX_Vmovss_xmm_m32, Code::VEX_Vinsertps_xmm_xmm_xmmm32_imm8),
@@ -29,10 +29,9 @@ impl Assembler<'_> {
     }
 
     /// Elements of one or two bytes, one behind the other: of all lanes, or of some, whose bits are set; others are zero.
-    pub(super) fn narrow_elements_apart(&mut self, target: Place, from: &Operand, of_some: bool) {
-        let place = self.elements_of(from);
-        let &Operand::Apart { size, .. } = from else { unreachable!("elements apart") };
-        let (zero, insert) = match (self.vectors, size) {
+    pub(super) fn narrow_elements_apart(&mut self, target: Place, apart: Apart, of_some: bool) {
+        let place = self.places_apart(apart);
+        let (zero, insert) = match (self.vectors, apart.size) {
             (Vectors::Sixteen(_), 1) => {
                 (Code::EVEX_Vpxord_xmm_k1z_xmm_xmmm128b32, Code::EVEX_Vpinsrb_xmm_xmm_r32m8_imm8)
             }
@@ -43,7 +42,7 @@ impl Assembler<'_> {
             (Vectors::Eight, _) => (Code::VEX_Vpxor_xmm_xmm_xmmm128, Code::VEX_Vpinsrw_xmm_xmm_r32m16_imm8),
         };
         let count = self.vectors.lanes();
-        let of_part = count.min((PART / size) as u8);
+        let of_part = count.min((PART / apart.size) as u8);
         for number in 0..count / of_part {
             let part = self.part(target, number);
             self.emit(zero, &[part; 3]);
@@ -57,12 +56,9 @@ impl Assembler<'_> {
 
     /// A store of all lanes, or in the last iteration of those whose bits are set. Narrow elements are put into the spare register first, one behind the
     /// other.
-    pub(super) fn store_apart(&mut self, step: &LaneInstruction) {
-        let ResultPlace::Apart { pointer, size, stride, first } = step.target else {
-            unreachable!("elements apart")
-        };
+    pub(super) fn store_apart(&mut self, step: &LaneInstruction, apart: Apart) {
         let spare = Place::Register(spare(self.vectors));
-        let mut part = match size {
+        let mut part = match apart.size {
             4 => self.operand(step, &step.operands[0]),
             _ => {
                 let all = self.places(step);
@@ -71,7 +67,7 @@ impl Assembler<'_> {
             }
         };
         let is_sixteen = matches!(self.vectors, Vectors::Sixteen(_));
-        let extract = match (is_sixteen, size) {
+        let extract = match (is_sixteen, apart.size) {
             (true, 4) => Code::EVEX_Vextractps_rm32_xmm_imm8,
             (true, 2) => Code::EVEX_Vpextrw_r32m16_xmm_imm8,
             (true, _) => Code::EVEX_Vpextrb_r32m8_xmm_imm8,
@@ -79,9 +75,9 @@ impl Assembler<'_> {
             (false, 2) => Code::VEX_Vpextrw_r32m16_xmm_imm8,
             (false, _) => Code::VEX_Vpextrb_r32m8_xmm_imm8,
         };
-        let place = self.places_apart(pointer, size, stride, first);
+        let place = self.places_apart(apart);
         let (vector, count) = (part, self.vectors.lanes());
-        let of_part = count.min((PART / size) as u8);
+        let of_part = count.min((PART / apart.size) as u8);
         for number in 0..count / of_part {
             if number > 0 {
                 let code = match is_sixteen {
@@ -109,25 +105,13 @@ impl Assembler<'_> {
         self.lines.extend(skip.map(Line::Place));
     }
 
-    /// Where an operand's elements are, by lanes.
-    fn elements_of(&mut self, from: &Operand) -> impl Fn(u8) -> Place + use<> {
-        let &Operand::Apart { pointer, size, stride, first } = from else { unreachable!("elements apart") };
-        self.places_apart(pointer, size, stride, first)
-    }
-
     /// Where lanes' elements are, by way of the scratch register.
-    fn places_apart(
-        &mut self,
-        pointer: u32,
-        size: u32,
-        stride: i32,
-        first: u8,
-    ) -> impl Fn(u8) -> Place + use<> {
-        let bytes = stride * size as i32;
+    fn places_apart(&mut self, apart: Apart) -> impl Fn(u8) -> Place + use<> {
+        let (bytes, first) = (apart.stride * apart.size as i32, i32::from(apart.first));
         let position = [Place::Register(SCRATCH), Place::Register(COUNTER), Place::Wide(bytes)];
         self.emit(Code::Imul_r64_rm64_imm32, &position);
-        self.emit(Code::Add_r64_rm64, &[Place::Register(SCRATCH), pointer_place(pointer)]);
-        move |lane| Place::Memory(SCRATCH, None, (i32::from(first) + i32::from(lane)) * bytes)
+        self.emit(Code::Add_r64_rm64, &[Place::Register(SCRATCH), pointer_place(apart.pointer)]);
+        move |lane| Place::Memory(SCRATCH, None, (first + i32::from(lane)) * bytes)
     }
 
     /// Where a part of a vector is put together: in its lowest one, or beside.

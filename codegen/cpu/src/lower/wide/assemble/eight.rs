@@ -2,7 +2,7 @@
 //! through the stack one by one.
 
 use super::super::codes::{BROADCAST, GATHER, STORE};
-use super::super::program::{Half, LaneInstruction, Lanes, Operand, ResultPlace};
+use super::super::program::{Apart, Half, LaneInstruction, Lanes, Operand, ResultPlace};
 use super::encode::{Label, Line, Place};
 use super::frame::{LANE, ROOM};
 use super::{Assembler, BITS, RUNS, SCRATCH, spare};
@@ -41,14 +41,14 @@ impl Assembler<'_> {
             return self.gather_of_eight(step);
         }
         match (step.operands.last(), step.target) {
-            (Some(Operand::Elements { .. } | Operand::Alternate { .. } | Operand::Apart { .. }), _) => {
+            (Some(Operand::Elements { .. } | Operand::Alternate { .. } | Operand::Apart(_)), _) => {
                 self.load(step);
             }
-            (_, ResultPlace::Apart { .. }) => {
+            (_, ResultPlace::Apart(apart)) => {
                 if self.is_tail {
                     self.emit(Code::VEX_Vmovmskps_r32_ymm, &[Place::Register(BITS), self.rest()]);
                 }
-                self.store_apart(step);
+                self.store_apart(step, apart);
                 if self.is_tail {
                     self.rest_into_spare();
                 }
@@ -81,11 +81,11 @@ impl Assembler<'_> {
                 Some(target)
             }
         };
-        if let Operand::Apart { .. } = from {
+        if let Operand::Apart(apart) = *from {
             if let Some(mask) = mask {
                 self.emit(Code::VEX_Vmovmskps_r32_ymm, &[Place::Register(BITS), mask]);
             }
-            self.narrow_elements_apart(target, from, mask.is_some());
+            self.narrow_elements_apart(target, apart, mask.is_some());
             // As many of them as there are lanes are the lower part of the vector.
             self.emit(step.code, &[target, target]);
             return;
@@ -209,10 +209,10 @@ impl Assembler<'_> {
         let Place::Register(places) = places else { unreachable!("places are in a register") };
         let mask = mask.map(|mask| self.operand(step, mask));
         let pointer = match *from {
-            Operand::Apart { .. } if mask.is_none() && !self.is_tail => {
-                return self.elements_apart(target, from);
+            Operand::Apart(apart) if mask.is_none() && !self.is_tail => {
+                return self.elements_apart(target, apart);
             }
-            Operand::Apart { pointer, .. } | Operand::Listed { pointer } => pointer,
+            Operand::Apart(Apart { pointer, .. }) | Operand::Listed { pointer } => pointer,
             _ => unreachable!("elements apart"),
         };
         // The gather clears its mask.

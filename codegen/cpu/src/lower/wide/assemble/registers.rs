@@ -100,8 +100,8 @@ pub(super) fn registers(program: &LaneProgram) -> u32 {
     match program.vectors {
         Vectors::Sixteen(_) => {
             let is_apart = |step: &LaneInstruction| {
-                matches!(step.operands.last(), Some(Operand::Apart { .. }))
-                    || matches!(step.target, ResultPlace::Apart { .. })
+                matches!(step.operands.last(), Some(Operand::Apart(_)))
+                    || matches!(step.target, ResultPlace::Apart(_))
             };
             32 - u32::from(program.steps.iter().any(is_apart))
         }

@@ -1,7 +1,9 @@
 //! Steps of sixteen lanes: what mask registers choose.
 
 use super::super::codes::GATHER;
-use super::super::program::{Half, LaneInstruction, LaneProgram, Lanes, Masking, Operand, ResultPlace};
+use super::super::program::{
+    Apart, Half, LaneInstruction, LaneProgram, Lanes, Masking, Operand, ResultPlace,
+};
 use super::encode::{Label, Place};
 use super::{Assembler, BITS, COUNTER, PATTERNS};
 use iced_x86::{Code, Register};
@@ -43,14 +45,14 @@ impl Assembler<'_> {
         if step.code == self.vectors.code(GATHER) {
             return self.gather_of_sixteen(step);
         }
-        if let Some(Operand::Apart { .. }) = step.operands.last() {
-            return self.load_apart_of_sixteen(step);
+        if let &[Operand::Apart(apart)] = &step.operands[..] {
+            return self.load_apart_of_sixteen(step, apart);
         }
-        if let ResultPlace::Apart { .. } = step.target {
+        if let ResultPlace::Apart(apart) = step.target {
             if self.is_tail {
                 self.emit(Code::VEX_Kmovw_r32_kr, &[BITS, REST].map(Place::Register));
             }
-            return self.store_apart(step);
+            return self.store_apart(step, apart);
         }
         let all = self.places(step);
         if self.is_copy(step.code, &all) {
@@ -95,11 +97,11 @@ impl Assembler<'_> {
     /// Elements that lie apart: one by one where all lanes are read, else a gather of those that are.
     fn gather_of_sixteen(&mut self, step: &LaneInstruction) {
         let [none, places, from] = &step.operands[..] else { unreachable!("three operands") };
-        let &Operand::Apart { pointer, .. } = from else { unreachable!("elements apart") };
+        let &Operand::Apart(apart) = from else { unreachable!("elements apart") };
         let ([none, places], target) = ([none, places].map(|x| self.operand(step, x)), self.target(step));
         let Place::Register(places) = places else { unreachable!("places are in a register") };
         if step.masking.is_none() && !self.is_tail {
-            return self.elements_apart(target, from);
+            return self.elements_apart(target, apart);
         }
         self.copy(none, target);
         let [mask, rest] = [mask_of(step), REST].map(Place::Register);
@@ -108,13 +110,12 @@ impl Assembler<'_> {
         } else if self.is_tail {
             self.emit(Code::VEX_Kandw_kr_kr_kr, &[mask, mask, rest]);
         }
-        let from = Place::Memory(self.base(pointer), Some((places, 4)), 0);
+        let from = Place::Memory(self.base(apart.pointer), Some((places, 4)), 0);
         self.emit(step.code, &[target, from]).set_op_mask(mask_of(step));
     }
 
     /// Narrow elements that lie apart.
-    fn load_apart_of_sixteen(&mut self, step: &LaneInstruction) {
-        let [from] = &step.operands[..] else { unreachable!("a mask register has the lanes") };
+    fn load_apart_of_sixteen(&mut self, step: &LaneInstruction, apart: Apart) {
         let target = self.target(step);
         let mask = match step.masking {
             Some(_) => Some(mask_of(step)),
@@ -127,7 +128,7 @@ impl Assembler<'_> {
         if let Some(mask) = mask {
             self.emit(Code::VEX_Kmovw_r32_kr, &[BITS, mask].map(Place::Register));
         }
-        self.narrow_elements_apart(target, from, mask.is_some());
+        self.narrow_elements_apart(target, apart, mask.is_some());
         self.emit(step.code, &[target, target]);
     }
 

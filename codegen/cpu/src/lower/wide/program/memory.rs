@@ -5,7 +5,7 @@ use super::super::codes::{
     Operation, SHIFT_LEFT_BY, SHIFT_RIGHT, SHIFT_SIGNED_RIGHT_BY, STORE, TO_F16, Vectors,
 };
 use super::condition::Test;
-use super::{At, Constant, Half, LaneProgram, Lanes, Masking, Narrow, Operand, ResultPlace, Tested};
+use super::{Apart, At, Constant, Half, LaneProgram, Lanes, Masking, Narrow, Operand, ResultPlace, Tested};
 use iced_x86::Code;
 use kernfusion_ir::DType;
 
@@ -69,7 +69,7 @@ impl LaneProgram {
         stride: i32,
     ) -> Option<Lanes> {
         let size = dtype.size() as u32;
-        let from = Operand::Apart { pointer, size, stride, first: 0 };
+        let from = Operand::Apart(Apart { pointer, size, stride, first: 0 });
         if size < 4 {
             let masking = self.test_bounds(bounds);
             let bits = self.load(load_of(dtype)?, from, masking);
@@ -217,7 +217,7 @@ impl LaneProgram {
         let size = dtype.size() as u32;
         let target = match stride {
             1 => ResultPlace::Elements { pointer, size, offset: 0 },
-            _ => ResultPlace::Apart { pointer, size, stride, first: 0 },
+            _ => ResultPlace::Apart(Apart { pointer, size, stride, first: 0 }),
         };
         let step = self.push(code, target, &[Operand::Lanes(value)]);
         step.immediate = (dtype == DType::F16).then_some(0);
