@@ -11,8 +11,8 @@
 //! Forward computes with the values as they are; backward reads them, rounded, wherever it needs one:
 //! * of an operand of a product, its `bf16` form, which is in memory anyway;
 //! * of what follows elementwise from such values, the same computation again;
-//! * of anything else a `bf16` copy. That is what many operations follow from, too: a convolution of each channel by itself is elementwise
-//!   operations on windows of an image.
+//! * of anything else a `bf16` copy: also of what would take many operations, such as a convolution of each channel by itself, which is
+//!   elementwise operations on windows of an image.
 //!
 //! Statistics (what follows from reductions alone) stay `f32`, but where they are compared with what is rounded: backward finds the
 //! largest element of a row as the one that equals it. Within backward, sums (gradients of biases) read the `bf16` form of the operands

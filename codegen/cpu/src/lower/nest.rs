@@ -16,8 +16,9 @@ use kernfusion_codegen::CodegenError;
 const SCRATCH: usize = 16 << 10;
 /// The largest piece of a row.
 const PIECE: usize = 4096;
-/// The length of a piece of a row where an access runs along the last outer axis: its cache lines stay in L1 while
-/// that axis is walked. A loop over whole vectors is called for each, so it is as many as that computes together at most.
+/// The length of a piece of a row where an access runs along the last outer axis, so that its cache lines stay near while that axis is walked.
+/// Loops over whole vectors are called once a piece, which is therefore as long as their longest iteration. Of lines that lie a power of two
+/// apart, L1 keeps fewer; L2 has them.
 const BLOCK: usize = RUNNING_LANES;
 
 /// The loops around a row.

@@ -54,6 +54,38 @@ fn strides_of_every_kind_and_dtype() {
     }
 }
 
+/// `y[i[t], c] += x[t, c]`, where neighbours along c lie apart, in either direction. Results lie against protected pages.
+#[test]
+fn sums_of_scattered_rows_whose_elements_lie_apart() {
+    for (dtype, stride) in
+        [DType::F32, DType::BF16, DType::I32].map(|dtype| [2, 3, -1].map(|s| (dtype, s))).concat()
+    {
+        for n in [5, 17, 150] {
+            let (rows, width) = (4, n as i64 * i64::abs(stride));
+            let (mut bench, mut random) = (Bench::default(), Random(41));
+            // Whole numbers, whose sums are exact.
+            let number = random.tensor(&TensorType::new(DType::I32, [7, n]), -9.0, 9.0);
+            let x = bench.input("x", Tensor::from_f64(&TensorType::new(dtype, [7, n]), &number.to_f64()));
+            let to = bench.input("to", integers(&[7], 0.0, rows as f64, 5));
+            let y = bench.output("y", dtype, &[rows, width as usize]);
+            let mut p = Program::default();
+            let zero = p.constant(0.0, dtype);
+            p.store(zero, y, at(&[width, 1]));
+            bench.kernel(Form::Map, Domain::flat([rows, width as usize]), p.region, p.stores);
+            let mut p = Program::default();
+            let row = p.load(to, DType::I32, at(&[1, 0]));
+            let value = p.load(x, dtype, at(&[n as i64, 1]));
+            let first = if stride < 0 { n as i64 - 1 } else { 0 };
+            let index = Index { indirect: vec![term(row, rows, width)], ..at(&[0, stride]).shifted(first) };
+            p.stores.push(Store { value, buffer: y, index, mode: StoreMode::Add });
+            bench.kernel(Form::Map, Domain::flat([7, n]), p.region, p.stores);
+            for side in [Side::Before, Side::Behind] {
+                guarded(side, || bench.check(0.0));
+            }
+        }
+    }
+}
+
 /// A table of bytes, looked up by the bits of others, as bytes and widened; and, for which vectors have no code, by numbers that nothing bounds,
 /// and a table for each row.
 #[test]

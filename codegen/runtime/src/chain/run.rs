@@ -32,7 +32,7 @@ unsafe impl Sync for Table<'_> {}
 enum Sums {
     /// They are the first ones, in all columns.
     Start,
-    /// They are the first ones, in some columns: the others are zero until then.
+    /// They are the first ones, in some columns; the others become zero before.
     StartSome,
     /// They are added.
     Add,
@@ -88,7 +88,7 @@ impl ChainStep {
         })
     }
 
-    /// Blocks of rows, in the order in which they are computed: the first one needs the most columns.
+    /// Blocks of rows, in the order in which they are computed: below a diagonal from the last one on, which needs the most columns.
     fn blocks(&self) -> impl Iterator<Item = Range<usize>> {
         let (rows, height, count) = (self.rows, self.height, self.rows.div_ceil(self.height));
         let is_backwards = self.upper().is_some();
@@ -432,8 +432,7 @@ impl<'a> Own<'a> {
             None => (self.aside[at], consumer.p),
         };
         let sums = step.sums(rows);
-        let results =
-            Results { start: start.wrapping_add(columns.start * ld), ld, adds: sums != Sums::Start };
+        let results = Results { start: start.wrapping_add(columns.start * ld), ld, adds: sums == Sums::Add };
         // SAFETY: the caller's contract.
         unsafe {
             if sums == Sums::StartSome {
@@ -591,7 +590,7 @@ impl Shared<'_> {
             }
             Along::Rows => {
                 let r = Operand { element, outer: unit, k: summed, batch: one };
-                (r, rows, start.wrapping_add(columns.start * ld), sums != Sums::Start)
+                (r, rows, start.wrapping_add(columns.start * ld), sums == Sums::Add)
             }
         };
         if consumer.along == Along::Rows && sums == Sums::StartSome {

@@ -285,6 +285,7 @@ impl<'p> Assembler<'p> {
             ResultPlace::Register(register) => self.register(register),
             ResultPlace::Mask => Place::Register(sixteen::mask_of(step)),
             ResultPlace::Elements { pointer, size, offset } => self.elements(pointer, size, offset),
+            // From there they are written one by one.
             ResultPlace::Apart(Apart { size: 1..4, .. }) => Place::Register(spare(self.vectors)),
             ResultPlace::Apart(_) => unreachable!("lanes are written one by one"),
             ResultPlace::Kept { pointer, offset } => Place::Memory(self.base(pointer), None, offset),

@@ -504,8 +504,9 @@ impl Recorder<'_> {
                 let old = read(program)?;
                 program.binary(Binary::Add, *dtype, old, value)?
             }
+            // Running results of a row lie one after the other.
             WriteMode::Accumulate(op) => {
-                let old = read(program)?;
+                let old = program.read(*dtype, At::start(pointer)).filter(|_| stride == 1)?;
                 program.combine(*op, *dtype, old, value)?
             }
         };
