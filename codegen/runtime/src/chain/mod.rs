@@ -9,9 +9,9 @@
 //! ```
 //!
 //! The scratch of a block stays in a core's cache, and columns outside the band are never visited: by products as far as their tiles
-//! can leave them out, by the row program as far as registers can. Below a diagonal, blocks are computed
-//! from the last one on: where it has all columns, sums across rows start with it, and nothing is set to zero before. Where the batch is large, every thread computes whole matrices by
-//! itself, with `B` and `W` packed once for all blocks, and fetches the factors of its next matrix meanwhile; where it is small,
+//! can leave them out, by the row program as far as registers can. Below a diagonal, blocks are computed from the last one on: where
+//! it has all columns, sums across rows start with it and need no zeros. Where the batch is large, every thread computes whole matrices
+//! by itself, with `B` and `W` packed once for all blocks, and fetches the factors of its next matrix meanwhile; where it is small,
 //! threads share each product. Which of the two, and the size of blocks, depend on shapes alone, so that results do not depend on the
 //! number of threads.
 
