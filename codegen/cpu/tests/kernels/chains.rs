@@ -129,12 +129,12 @@ fn chains_inside_of_a_band() {
     let bands =
         [(None, Some(0)), (None, Some(1)), (Some(0), None), (Some(-20), Some(3)), (Some(-3), Some(40))];
     for (lower, upper) in bands {
-        // Of the last one, tiles of 32 rows and columns lie beyond the diagonal whole.
+        // The last one has tiles of 32 rows and columns that lie wholly beyond the diagonal.
         for shape in SHAPES[..3].iter().chain([&Shape { batch: 9, rows: 64, columns: 96, k: 9, p: 33 }]) {
             // Every row has a column: rows beyond the last column would be empty.
             let rows = shape.rows.min(shape.columns);
             let shape = Shape { rows, ..*shape };
-            // Scratch begins as NaNs, which whoever reads what nobody has written would spread.
+            // Scratch starts as NaNs, so that a read of what was never written shows.
             for (dtype, tolerance) in [(DType::F32, 2e-5), (DType::BF16, 0.03)] {
                 guarded(Side::Behind, || check(shape, Some(Band { lower, upper }), dtype, false, tolerance));
             }

@@ -32,7 +32,7 @@ unsafe impl Sync for Table<'_> {}
 enum Sums {
     /// They are the first ones, in all columns.
     Start,
-    /// They are the first ones, in some columns; the others become zero before.
+    /// They are the first ones, in some columns; the others are set to zero first.
     StartSome,
     /// They are added.
     Add,
@@ -127,8 +127,8 @@ impl ChainStep {
     }
 
     /// Runs the row program on these rows of a block, as many at a time as need the same columns of the block's, and sets the
-    /// others to zero: consumers read what lies beyond the edges of the band as far as their tiles reach, which to the right of the diagonal are
-    /// `reach` columns.
+    /// others to zero: consumers read what lies beyond the edges of the band as far as their tiles reach: at most `reach` columns
+    /// to the right of the diagonal.
     ///
     /// # Safety
     /// The table is a thread's, and its blocks have these rows and columns.
@@ -329,14 +329,10 @@ impl<'a> Own<'a> {
                 let b = self.factor(&product.b, batch);
                 step.local(product.precision).pack(&b, 0, panels, self.room);
             }
-            for (at, consumer) in step.consumers.iter().enumerate() {
-                match consumer.along {
-                    Along::Columns => {
-                        let with = self.factor(&consumer.with, batch);
-                        step.local(consumer.precision).pack(&with, 0, &self.with[at], self.room);
-                    }
-                    Along::Rows => {}
-                }
+            let consumers = step.consumers.iter().zip(&self.with);
+            for (consumer, panels) in consumers.filter(|(consumer, _)| consumer.along == Along::Columns) {
+                let with = self.factor(&consumer.with, batch);
+                step.local(consumer.precision).pack(&with, 0, panels, self.room);
             }
             for rows in step.blocks() {
                 self.block(batch, rows);

@@ -73,7 +73,7 @@ pub(super) struct Apart {
 }
 
 impl Apart {
-    /// Those of a vector so many lanes behind this one.
+    /// The same for the vector that begins this many lanes later.
     fn behind(self, lanes: u8) -> Apart {
         Apart { first: self.first + lanes, ..self }
     }
